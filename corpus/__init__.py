@@ -1,0 +1,1 @@
+"""What a case is, what a backend promises, and the cases worth keeping."""

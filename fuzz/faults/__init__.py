@@ -1,0 +1,1 @@
+"""Seeded faults over a correct backend, by name."""

@@ -1,0 +1,1 @@
+"""Turns a finding into files that run without us."""

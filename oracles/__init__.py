@@ -1,0 +1,1 @@
+"""Judges what happened on the ranks (numpy, torch)."""
