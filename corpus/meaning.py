@@ -1,0 +1,320 @@
+"""What a call means: for every output element, which inputs it comes from. One definition, to run by and to predict by.
+
+An output is described by `Piece`s over its logical elements in row-major order. The definitions are those of MPI and of
+torch.distributed's documentation; they are written once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from corpus.case import Call, Case, CaseError, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`length` (of the piece) logical elements of `tensor` as `rank` (global) passes it, from `start` on."""
+
+    rank: int
+    tensor: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Logical elements [start, start + length) of an output: a copy of its one source, or the reduction of all.
+
+    Sources stand in group order. `reduce_op` None is a copy.
+    """
+
+    start: int
+    length: int
+    sources: tuple[Source, ...]
+    reduce_op: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The tensors that one rank passes to one call."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def uses(case: Case, call: Call, rank: int) -> Use:
+    """Names of the tensors that `rank` (global) passes to `call`; empty where it takes no part.
+
+    Rooted list calls hold their list at the root only: `gather`'s outputs, `scatter`'s inputs.
+    """
+    ranks = case.ranks(call)
+    if rank not in ranks:
+        return Use((), ())
+    me = ranks.index(rank)
+    if call.op == "send_recv":
+        return Use(call.inputs if me == call.root else (), call.outputs if me == call.peer else ())
+    inputs = call.inputs if call.op != "scatter" or me == call.root else ()
+    outputs = call.outputs if call.op != "gather" or me == call.root else ()
+    return Use(inputs, outputs)
+
+
+def holders(case: Case, name: str) -> tuple[int, ...]:
+    """Global ranks on which a tensor exists: those that pass it to some call."""
+    everywhere = [(rank, uses(case, call, rank)) for call in case.program for rank in range(case.world.size)]
+    return tuple(sorted({rank for rank, use in everywhere if name in use.inputs + use.outputs}))
+
+
+def writes(case: Case, call: Call, rank: int) -> tuple[str, ...]:
+    """Outputs that `call` may write on `rank`: those that have pieces there."""
+    return tuple(name for name in uses(case, call, rank).outputs if pieces(case, call, rank, name))
+
+
+def pieces(case: Case, call: Call, rank: int, output: str) -> tuple[Piece, ...]:
+    """Where each element of `output` on `rank` comes from; empty where the call leaves it alone.
+
+    `reduce` leaves the buffers of ranks that are not the root alone. A tensor that stands twice in the list of outputs
+    has the pieces of each place, in order (the later one wins).
+    """
+    ranks = case.ranks(call)
+    if rank not in ranks or output not in uses(case, call, rank).outputs:
+        return ()
+    return tuple(_PIECES[call.op](case, call, ranks, ranks.index(rank), output))
+
+
+def _numel(case: Case, name: str, rank: int) -> int:
+    return case.tensor(name).on(rank).numel
+
+
+def _places(call: Call, output: str) -> Iterator[int]:
+    return (index for index, name in enumerate(call.outputs) if name == output)
+
+
+def _all_reduce(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    for place in _places(call, output):
+        name = call.inputs[place]
+        sources = tuple(Source(rank, name, 0) for rank in ranks)
+        yield Piece(0, _numel(case, output, ranks[me]), sources, call.reduce_op)
+
+
+def _reduce(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    if me == call.root:
+        yield from _all_reduce(case, call, ranks, me, output)
+
+
+def _broadcast(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    assert call.root is not None
+    yield Piece(0, _numel(case, output, ranks[me]), (Source(ranks[call.root], call.inputs[0], 0),))
+
+
+def _all_gather_into_tensor(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    start = 0
+    for rank in ranks:
+        length = _numel(case, call.inputs[0], rank)
+        yield Piece(start, length, (Source(rank, call.inputs[0], 0),))
+        start += length
+
+
+def _all_gather(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    for place in _places(call, output):
+        source = Source(ranks[place], call.inputs[0], 0)
+        yield Piece(0, _numel(case, output, ranks[me]), (source,))
+
+
+def _reduce_scatter_tensor(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    length = _numel(case, output, ranks[me])
+    sources = tuple(Source(rank, call.inputs[0], me * length) for rank in ranks)
+    yield Piece(0, length, sources, call.reduce_op)
+
+
+def _reduce_scatter(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    sources = tuple(Source(rank, call.inputs[me], 0) for rank in ranks)
+    yield Piece(0, _numel(case, output, ranks[me]), sources, call.reduce_op)
+
+
+def _scatter(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    assert call.root is not None
+    yield Piece(0, _numel(case, output, ranks[me]), (Source(ranks[call.root], call.inputs[me], 0),))
+
+
+def split_matrix(case: Case, call: Call) -> tuple[tuple[int, ...], ...]:
+    """Rows of dimension 0 that each group rank of an `all_to_all_single` sends to each: given, or equal."""
+    if call.splits is not None:
+        return call.splits
+    ranks = case.ranks(call)
+    return tuple((_rows(case.tensor(call.inputs[0]).on(rank)) // len(ranks),) * len(ranks) for rank in ranks)
+
+
+def _rows(spec: TensorSpec) -> int:
+    return spec.shape[0] if spec.shape else 1
+
+
+def _all_to_all_single(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    matrix = split_matrix(case, call)
+    row = _row_elements(case.tensor(output).on(ranks[me]))
+    start = 0
+    for other, rank in enumerate(ranks):
+        length = matrix[other][me] * row
+        yield Piece(start, length, (Source(rank, call.inputs[0], sum(matrix[other][:me]) * row),))
+        start += length
+
+
+def _row_elements(spec: TensorSpec) -> int:
+    elements = 1
+    for extent in spec.shape[1:]:
+        elements *= extent
+    return elements
+
+
+def _all_to_all(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    for place in _places(call, output):
+        source = Source(ranks[place], call.inputs[me], 0)
+        yield Piece(0, _numel(case, output, ranks[me]), (source,))
+
+
+def _send_recv(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    assert call.root is not None
+    yield Piece(0, _numel(case, output, ranks[me]), (Source(ranks[call.root], call.inputs[0], 0),))
+
+
+def _barrier(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    return iter(())
+
+
+_PIECES = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "all_gather_into_tensor": _all_gather_into_tensor,
+    "all_gather": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter_tensor,
+    "reduce_scatter": _reduce_scatter,
+    "gather": _all_gather,
+    "scatter": _scatter,
+    "all_to_all_single": _all_to_all_single,
+    "all_to_all": _all_to_all,
+    "send_recv": _send_recv,
+    "barrier": _barrier,
+}
+
+
+def check(case: Case) -> None:
+    """Check that the program is legal: list lengths, matching sizes and dtypes, and no call that feeds on another.
+
+    Raises:
+        CaseError: it is not, or this version does not run it; one line that says what and where.
+    """
+    written: dict[tuple[str, int], int] = {}
+    for index, call in enumerate(case.program):
+        where = f"program[{index}] {call.op}"
+        _check_arity(case, call, where)
+        _check_sizes(case, call, where)
+        for rank in range(case.world.size):
+            _check_flow(case, call, rank, index, written, where)
+    for tensor in case.tensors:
+        if not holders(case, tensor.name):
+            raise CaseError(f"tensor {tensor.name}: no call uses it")
+
+
+def _check_arity(case: Case, call: Call, where: str) -> None:
+    size = len(case.ranks(call))
+    wanted = _ARITY[call.op]
+    for names, count, what in ((call.inputs, wanted[0], "inputs"), (call.outputs, wanted[1], "outputs")):
+        need = size if count == "n" else int(count)
+        if len(names) != need:
+            raise CaseError(f"{where}: {need} {what} in a group of {size}, not {len(names)}")
+    if call.op == "send_recv" and call.root == call.peer:
+        raise CaseError(f"{where}: a rank does not send to itself")
+
+
+_ARITY = {
+    "all_reduce": ("1", "1"),
+    "broadcast": ("1", "1"),
+    "reduce": ("1", "1"),
+    "all_gather_into_tensor": ("1", "1"),
+    "all_gather": ("1", "n"),
+    "reduce_scatter_tensor": ("1", "1"),
+    "reduce_scatter": ("n", "1"),
+    "gather": ("1", "n"),
+    "scatter": ("n", "1"),
+    "all_to_all_single": ("1", "1"),
+    "all_to_all": ("n", "n"),
+    "send_recv": ("1", "1"),
+    "barrier": ("0", "0"),
+}
+
+
+def _check_sizes(case: Case, call: Call, where: str) -> None:
+    ranks = case.ranks(call)
+    used = [(rank, uses(case, call, rank)) for rank in ranks]
+    dtypes = {case.tensor(name).on(rank).dtype for rank, use in used for name in use.inputs + use.outputs}
+    if len(dtypes) > 1:
+        raise CaseError(f"{where}: one dtype for the whole call, not {', '.join(sorted(dtypes))}")
+    if call.op in ("all_to_all_single", "reduce_scatter_tensor"):
+        _check_splits(case, call, ranks, where)
+    for rank in ranks:
+        use = uses(case, call, rank)
+        for name in use.outputs:
+            length = sum(piece.length for piece in pieces(case, call, rank, name))
+            places = 1 if call.op in _WHOLE else use.outputs.count(name)
+            if pieces(case, call, rank, name) and length != places * _numel(case, name, rank):
+                raise CaseError(f"{where}: {name} on rank {rank} has {_numel(case, name, rank)} elements, not {length}")
+            for piece in pieces(case, call, rank, name):
+                for source in piece.sources:
+                    _check_source(case, call, piece, source, name, where)
+
+
+_WHOLE = frozenset({"all_gather_into_tensor", "all_to_all_single"})
+
+
+def _check_source(case: Case, call: Call, piece: Piece, source: Source, name: str, where: str) -> None:
+    have = _numel(case, source.tensor, source.rank)
+    exact = call.op not in ("all_to_all_single", "reduce_scatter_tensor")
+    end = source.start + piece.length
+    if end > have or (exact and end != have):
+        raise CaseError(
+            f"{where}: {source.tensor} on rank {source.rank} has {have} elements, but {name} takes {piece.length}"
+        )
+
+
+def _check_splits(case: Case, call: Call, ranks: tuple[int, ...], where: str) -> None:
+    size = len(ranks)
+    if call.op == "reduce_scatter_tensor":
+        for rank in ranks:
+            have, each = _numel(case, call.inputs[0], rank), _numel(case, call.outputs[0], rank)
+            if have != each * size:
+                raise CaseError(f"{where}: input of {have} elements on rank {rank} is not {size} x {each}")
+        return
+    matrix = split_matrix(case, call)
+    if len(matrix) != size or any(len(row) != size or min(row) < 0 for row in matrix):
+        raise CaseError(f"{where}: splits must be a {size} x {size} matrix of counts")
+    for me, rank in enumerate(ranks):
+        given, taken = case.tensor(call.inputs[0]).on(rank), case.tensor(call.outputs[0]).on(rank)
+        if not given.shape or not taken.shape or given.shape[1:] != taken.shape[1:]:
+            raise CaseError(f"{where}: input and output must agree in all dimensions but the first")
+        sent, received = sum(matrix[me]), sum(row[me] for row in matrix)
+        if sent != given.shape[0] or received != taken.shape[0]:
+            raise CaseError(
+                f"{where}: splits of rank {rank} send {sent} of {given.shape[0]} rows, receive {received} of {taken.shape[0]}"
+            )
+
+
+def _check_flow(case: Case, call: Call, rank: int, index: int, written: dict[tuple[str, int], int], where: str) -> None:
+    use = uses(case, call, rank)
+    for name in dict.fromkeys(use.inputs + use.outputs):
+        if (name, rank) in written:
+            raise CaseError(
+                f"{where}: {name} was written by program[{written[name, rank]}]; this version runs no chains"
+            )
+    targets = writes(case, call, rank)
+    for name in targets:
+        spec = case.tensor(name).on(rank)
+        if spec.overlaps:
+            raise CaseError(f"{where}: output {name} overlaps itself on rank {rank}")
+        if spec.payload is None and name in use.inputs:
+            raise CaseError(f"{where}: {name} is returned by the library, so it cannot be an input")
+        written[name, rank] = index
+    if len(set(targets)) < len(targets):
+        raise CaseError(f"{where}: the same tensor stands twice in the outputs")
+    for name in use.inputs:
+        if case.tensor(name).on(rank).payload is None:
+            raise CaseError(f"{where}: input {name} has no payload")

@@ -1,0 +1,86 @@
+"""The protocol of a backend: what a user implements to bring their own library under test.
+
+A backend has two halves. What it states (contract, flags, thresholds, availability) is read by the driver, which never
+imports the library. What it does (open, run, close) happens inside a rank's child process, which imports neither Ray nor
+Hypothesis; modules import torch and the library inside these methods, or lazily.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from corpus.case import Call, Case
+from corpus.contract import Contract
+from corpus.flags import Flag
+from corpus.thresholds import FAMOUS, Threshold
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank stands: `rank` of `size`, how the world meets (`init_method`, a torch.distributed URL), the local
+    CUDA `device` or None, and the seconds after which the library should give up by itself (`timeout`).
+    """
+
+    rank: int
+    size: int
+    init_method: str
+    device: int | None
+    timeout: float
+
+
+class Backend(ABC):
+    """One library under test."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `cclfuzz backends`."""
+    flags: ClassVar[tuple[Flag, ...]] = ()
+    thresholds: ClassVar[tuple[Threshold, ...]] = (FAMOUS,)
+    faults: ClassVar[Mapping[str, str]] = {}
+    """Seeded faults by name, with what each does wrong: our own test of ourselves."""
+    gpus_per_rank: ClassVar[int] = 0
+
+    @abstractmethod
+    def contract(self, flags: Mapping[str, str]) -> Contract:
+        """Return what the library promises under these explicitly set flags."""
+
+    def unavailable(self) -> str | None:
+        """Return why the library cannot run on this machine, or None where it can."""
+        return None
+
+    def memory(self) -> str:
+        """The memory kind that the library works on: "cpu" or "cuda"."""
+        return "cuda" if self.gpus_per_rank else "cpu"
+
+    @abstractmethod
+    def open(self, place: Place) -> None:
+        """Join the world (collective). Raises what the library raises."""
+
+    def prepare(self, case: Case) -> None:
+        """Make what a case needs before its first call, such as sub-groups (collective)."""
+
+    @abstractmethod
+    def run(self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Run one call on this rank and wait for it.
+
+        `tensors` holds the views that this rank passes, by name. Returns the tensors that the library allocated, by the
+        name of the output. Raises what the library raises.
+        """
+
+    def routes(self) -> tuple[str, ...]:
+        """Return the routes that ran since the last question, in order."""
+        return ()
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Return names and versions of the library and of what it runs on (asked inside a rank)."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the world."""
