@@ -24,8 +24,8 @@ class OpContract:
     """What one collective accepts.
 
     `dtypes`: what it takes, or, for a reducing collective, `reduce_ops`: the dtypes for each reduce op.
-    `returned`: the library allocates the outputs and returns them (out of place); `in_place` otherwise means that inputs
-    and outputs are the same tensors (all_reduce, broadcast, reduce of torch.distributed).
+    `returned`: the library allocates the outputs and returns them (out of place). `in_place`: inputs and outputs are
+    the same tensors (all_reduce, broadcast, reduce of torch.distributed). Neither: the caller allocates the outputs.
     """
 
     source: str
@@ -56,7 +56,7 @@ class Contract:
     backend: str
     ops: Mapping[str, OpContract]
     views: Promise[Layouts]
-    """A tensor that is not contiguous (any strides, lazy conj or neg bits): right, refused by an exception, or either."""
+    """A tensor that is not contiguous, or has lazy conj or neg bits: right, refused by an exception, or either."""
     agreement: Mapping[str, Promise[bool]] = field(default_factory=dict)
     """By op: every rank ends with identical bits. Absent: unspecified."""
     accumulation: Promise[Accumulation] = Promise("native", "default: one rounding an addition, in the dtype")

@@ -294,7 +294,8 @@ def _check_splits(case: Case, call: Call, ranks: tuple[int, ...], where: str) ->
         sent, received = sum(matrix[me]), sum(row[me] for row in matrix)
         if sent != given.shape[0] or received != taken.shape[0]:
             raise CaseError(
-                f"{where}: splits of rank {rank} send {sent} of {given.shape[0]} rows, receive {received} of {taken.shape[0]}"
+                f"{where}: splits of rank {rank} send {sent} of {given.shape[0]} rows, "
+                f"receive {received} of {taken.shape[0]}"
             )
 
 

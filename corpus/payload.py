@@ -1,8 +1,8 @@
 """The data that a case names: any rank can compute what any other one contributed, from the case alone.
 
-Counter-based and integer-only: the bits of element i are a hash (splitmix64's finaliser, Steele et al., "Fast splittable
-pseudorandom number generators", OOPSLA 2014) of the case's seed, the tensor's name, the rank and i, so a payload is the
-same on every machine and flushes, rounds and traps nothing.
+Counter-based and integer-only: the bits of element i are a hash (splitmix64's finaliser, Steele et al., "Fast
+splittable pseudorandom number generators", OOPSLA 2014) of the case's seed, the tensor's name, the rank and i, so a
+payload is the same on every machine and flushes, rounds and traps nothing.
 
 Long payloads repeat a table of PERIOD elements, a prime, and each repetition starts at another place of the table. The
 rotation depends on the case and the tensor, not on the rank, so that element i of every rank comes from the same place
@@ -227,7 +227,7 @@ def random_bits(random: npt.NDArray[np.uint64], dtype: DType) -> Bits:
 
 
 def special_values(dtype: DType) -> list[int]:
-    """Bits of the values where arithmetic has edges: zeros, one, extremes, and for floats subnormals, infinities, NaN."""
+    """Bits of the values where arithmetic has edges: zeros, one, extremes; subnormals, infinities and NaN of floats."""
     fmt = dtype.format
     if dtype.kind is Kind.BOOL:
         return [0, 1]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Threshold:
     """A size at which a route, an algorithm or a segment count changes.
 
-    `unit` is "elements" or "bytes" (of the whole payload of one rank). `alignment` is the granularity, in the same unit,
-    that the code on one side works in. `source` is where it stands.
+    `unit` is "elements" or "bytes" (of the whole payload of one rank). `alignment` is the granularity, in the same
+    unit, that the code on one side works in. `source` is where it stands.
     """
 
     size: int

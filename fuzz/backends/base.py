@@ -1,8 +1,8 @@
 """The protocol of a backend: what a user implements to bring their own library under test.
 
-A backend has two halves. What it states (contract, flags, thresholds, availability) is read by the driver, which never
-imports the library. What it does (open, run, close) happens inside a rank's child process, which imports neither Ray nor
-Hypothesis; modules import torch and the library inside these methods, or lazily.
+A backend has two halves. What it states (contract, flags, thresholds, availability) is read by the driver, which
+never imports the library. What it does (open, run, close) happens inside a rank's child process, which imports neither
+Ray nor Hypothesis; modules import torch and the library inside these methods, or lazily.
 """
 
 from __future__ import annotations

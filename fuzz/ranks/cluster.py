@@ -1,0 +1,174 @@
+"""The Ray cluster that ranks are placed on: a given one as it is, or one of our own, closed and quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fuzz.ranks import zygote
+
+START_SECONDS = 120.0
+"""How long Ray may take to start: some seconds, more on a cold disk."""
+
+END_SECONDS = 20.0
+"""How long the head may take to end everything."""
+
+_TOKEN = secrets.token_hex(32)
+"""One a process: Ray reads a process's token once, and a second cluster must know the same."""
+
+
+class ClusterError(Exception):
+    """Ray could not be started, reached or ended; the text says why."""
+
+
+class Cluster:
+    """A connection of this process to Ray. A context manager; `connect` makes one.
+
+    `directory` is private to this user. A cluster of our own keeps everything that it writes there, and
+    each node of a given one makes a directory of the same name for as long as ranks run on it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Use `connect` instead."""
+        self.directory = directory
+        self._head: subprocess.Popen[bytes] | None = None
+        self._replaced: dict[str, str | None] = {}
+
+    @classmethod
+    def connect(cls, address: str | None, gpus: int | None = None) -> Cluster:
+        """Connect to the Ray cluster at `address`, or start one on this machine where that is None.
+
+        A given cluster is used as it is; its nodes must be able to import our packages (installed there, or
+        on their PYTHONPATH from a shared disk), in the versions of this process. A cluster of our own
+        listens on the loopback interface only, asks for a token, has no dashboard, sends no usage
+        statistics, and is gone with this process, however that ends. `gpus` is the number of GPUs that it
+        declares, by default those of the machine.
+
+        Raises `ClusterError` when there is no cluster to be had, or this process is in one already.
+        """
+        # Short: the path of a Unix socket has 107 bytes at most, and Ray adds 62.
+        place = tempfile.gettempdir()
+        directory = Path(tempfile.mkdtemp(prefix="cclfuzz-", dir=place if len(place) <= 20 else "/tmp"))
+        cluster = cls(directory)
+        try:
+            if address is None:
+                address = cluster._start(gpus)
+            cluster._join(address)
+        except BaseException:
+            cluster._end()
+            raise
+        return cluster
+
+    def close(self) -> None:
+        """Disconnect, and where the cluster is ours wait until its last process and file are gone.
+
+        Raises `ClusterError` if they are not.
+        """
+        import ray
+
+        ray.shutdown()
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, gpus: int | None) -> str:
+        """Start the head process and return Ray's address."""
+        fd = os.open(self.directory / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as token:
+            token.write(_TOKEN)
+        self._replaced = _set_variables(
+            {
+                # As if on a desktop, where Ray keeps to the loopback interface. Read when ray is imported.
+                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN_PATH": str(self.directory / "token"),
+                "RAY_AUTH_TOKEN": None,
+                "RAY_ADDRESS": None,
+                "RAY_USAGE_STATS_ENABLED": "0",
+            }
+        )
+        paths = [str(zygote.link_code(self.directory)), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            # Ranks inherit it, and would be slower than what they are compared with.
+            "RAY_worker_niceness": "0",
+        }
+        command = [sys.executable, "-P", "-m", "fuzz.ranks.head", str(self.directory), str(os.getpid())]
+        log = self.directory / "head.log"
+        with log.open("wb") as errors:
+            self._head = subprocess.Popen(
+                command + ([] if gpus is None else [str(gpus)]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        assert self._head.stdout is not None
+        with self._head.stdout as output:
+            line = _first_line(output.fileno(), time.monotonic() + START_SECONDS)
+        if not line:
+            raise ClusterError(f"Ray did not start: {zygote.tail(log, 2000).strip() or 'no word from it'}")
+        return str(json.loads(line)["address"])
+
+    def _join(self, address: str) -> None:
+        import ray
+
+        try:
+            ray.init(address=address, logging_level=40, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ClusterError(f"cannot connect to Ray at {address}: {error}") from error
+
+    def _end(self) -> None:
+        """Have the head end everything, wait for it, and remove what is left."""
+        _set_variables(self._replaced)
+        if self._head is not None:
+            assert self._head.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._head.stdin as word:
+                word.write(b"end")
+            try:
+                self._head.wait(END_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                raise ClusterError(f"Ray's processes did not end within {END_SECONDS:.0f} s") from error
+        # A head that was killed has left it.
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
+    """Set variables of this process, unset those that are None, and return what they were."""
+    replaced = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return replaced
+
+
+def _first_line(fd: int, limit: float) -> bytes:
+    """Read a line, and return b"" if it has not come by `limit` on the monotonic clock or never will."""
+    line = b""
+    while not line.endswith(b"\n"):
+        readable, _, _ = select.select([fd], [], [], max(limit - time.monotonic(), 0.0))
+        part = os.read(fd, 4096) if readable else b""
+        if not part:
+            return b""
+        line += part
+    return line
