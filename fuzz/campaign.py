@@ -1,0 +1,393 @@
+"""Draws cases and runs them until the budget is spent; each distinct bug is shrunk, examined and told once.
+
+Hypothesis stops soon after its first failure, so it runs in rounds with derived seeds. Within a round, a case whose
+every failure is explained by a bug that was found before passes; so each round looks for something new. Each symptom
+raises an exception type of its own, since Hypothesis tells bugs apart by type and line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from corpus.case import Case
+from corpus.codec import digest
+from corpus.payload import key as hash_key
+from corpus.traits import key
+from fuzz import events
+from fuzz.finding import Finding
+from fuzz.runner import DEADLINE, Outcome, Runner
+from fuzz.variations import Reach, variations
+from oracles.failure import Failure
+from oracles.observation import Status
+from strategies.cases import cases
+from strategies.space import Space
+
+ROUND = 200
+"""Examples a round: long enough to spread over Hypothesis's fixed cost, short enough to look at the clock."""
+
+REUSE_ROUNDS = 20
+"""Bugs of earlier runs that are looked for before anything is drawn."""
+
+RERUNS = 3
+"""How often a minimal case is run again to say whether it always fails."""
+
+SHRINK_SECONDS = 60.0
+"""Time to shrink one bug; then the smallest case so far is kept."""
+
+HANG_DEADLINE = 2.0
+"""Seconds given to a small case while a hang is being shrunk: a hundred times what it takes when it does not hang."""
+
+LOST_IN_A_ROW = 5
+"""Cases lost to our own side (a supervisor, a node) after which there is no point in going on."""
+
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGSTOP")
+"""Signals that a person or the out-of-memory killer sends, and no bug raises in its own process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When to stop: after `examples` drawn cases, or after `seconds`; the first that is reached."""
+
+    examples: int | None = None
+    seconds: float | None = None
+
+    def describe(self) -> str:
+        """The budget in words."""
+        parts = [] if self.examples is None else [f"{self.examples} examples"]
+        parts += [] if self.seconds is None else [f"{self.seconds:g} s"]
+        return " or ".join(parts) or "no limit"
+
+
+class Found(Exception):
+    """A case failed in a way that no earlier finding explains; one subclass for each symptom."""
+
+
+@cache
+def _symptom(op: str, kind: str) -> type[Found]:
+    return type(f"Found_{op}_{kind}".replace(" ", "_"), (Found,), {})
+
+
+class _OutOfTimeError(BaseException):
+    """Leaves Hypothesis at once: it does not catch what is not an Exception."""
+
+
+@dataclass
+class _Round:
+    """What one round of Hypothesis came to."""
+
+    drawn: int = 0
+    target: tuple[str, str] | None = None
+    smallest: tuple[Outcome, list[Failure]] | None = None
+    kinds: set[str] = field(default_factory=set)
+    give_up: float | None = None
+
+
+class InternalError(BaseException):
+    """We failed, not the library under test. Not an Exception, or Hypothesis would shrink it."""
+
+
+class Store(Protocol):
+    """Where findings are put, so that whatever ends a campaign loses none."""
+
+    def suspect(self, finding: Finding) -> None:
+        """Keep a case that failed, before anything else is done with it."""
+
+    def keep(self, finding: Finding) -> str:
+        """Keep a distinct bug in place of what was suspected; return its folder."""
+
+    def discard(self) -> None:
+        """Drop what was suspected: it came to nothing new."""
+
+
+class Campaign:
+    """One run of the fuzzer over one space.
+
+    `database` is where Hypothesis keeps failing examples between runs (None: nowhere). `listener` is told every event.
+    `store` keeps what is found.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        space: Space,
+        *,
+        budget: Budget,
+        seed: int,
+        database: Path | None,
+        listener: events.Listener,
+        store: Store,
+    ) -> None:
+        self._runner = runner
+        self._space = space
+        self._budget = budget
+        self._seed = seed
+        self._database = None if database is None else DirectoryBasedExampleDatabase(database)
+        self._tell = listener
+        self._store = store
+        self._strategy = cases(space)
+        self._started = time.perf_counter()
+        self._last = self._started
+        self.findings: list[Finding] = []
+        self._counts = {"cases": 0, "refused": 0, "unspecified": 0, "bound_only": 0, "incidents": 0}
+        self._draw_seconds = 0.0
+        self._lost = 0
+
+    def run(self, folder: str = "") -> events.Finished:
+        """Fuzz until the budget is spent or a person interrupts; return the last event.
+
+        What was found by then is kept, whatever ends the run.
+
+        Raises:
+            InternalError: we failed; the cause says how.
+        """
+        space = self._space
+        self._tell(events.Started(space.backend, space.worlds, self._seed, self._budget.describe(), folder))
+        interrupted = False
+        try:
+            self._rounds()
+        except KeyboardInterrupt:
+            interrupted = True
+        finished = events.Finished(
+            findings=len(self.findings),
+            rebuilds=self._runner.rebuilds,
+            seconds=time.perf_counter() - self._started,
+            draw_seconds=self._draw_seconds,
+            interrupted=interrupted,
+            **self._counts,
+        )
+        self._tell(finished)
+        return finished
+
+    def _rounds(self) -> None:
+        if self._database is not None:
+            for _ in range(REUSE_ROUNDS):
+                if self._late() or self._round((Phase.reuse, Phase.shrink), ROUND, None).target is None:
+                    break
+        drawn, number = 0, 0
+        while not self._late() and (self._budget.examples is None or drawn < self._budget.examples):
+            left = ROUND if self._budget.examples is None else min(ROUND, self._budget.examples - drawn)
+            seed = hash_key("round", self._seed, number)
+            number += 1
+            before = self._counts["cases"]
+            result = self._round((Phase.generate, Phase.shrink), left, seed)
+            drawn += result.drawn
+            if self._counts["cases"] == before:
+                break  # the space has no more than what was drawn already
+
+    def _late(self) -> bool:
+        limit = self._budget.seconds
+        return limit is not None and time.perf_counter() - self._started >= limit
+
+    def _round(self, phases: tuple[Phase, ...], examples: int, seed: int | None) -> _Round:
+        """Run one round of Hypothesis; record the bug that it found, if any."""
+        state = _Round()
+        phase = "reuse" if Phase.reuse in phases else "generate"
+
+        def test(case: Case) -> None:
+            self._one(case, state, phase)
+
+        decorated: Any = hypothesis.given(self._strategy)(test)
+        if seed is not None:
+            decorated = hypothesis.seed(seed)(decorated)
+        decorated = hypothesis.settings(
+            max_examples=examples,
+            phases=phases,
+            database=self._database,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            print_blob=False,
+        )(decorated)
+        try:
+            with self._shorter_hangs():
+                self._last = time.perf_counter()
+                decorated()
+        except Found:
+            pass
+        except _OutOfTimeError:
+            pass
+        except hypothesis.errors.Flaky:
+            pass  # the case that failed is kept; `_examine` says how often it fails
+        except KeyboardInterrupt:
+            if state.smallest is not None:
+                self._keep(*state.smallest, state.kinds, shrunk=False)
+            raise
+        if state.smallest is not None:
+            self._examine(*state.smallest, state.kinds)
+        return state
+
+    @contextmanager
+    def _shorter_hangs(self) -> Iterator[None]:
+        """Whatever the round does to the runner's deadline ends with the round."""
+        try:
+            yield
+        finally:
+            self._runner.deadline = DEADLINE
+
+    def _one(self, case: Case, state: _Round, phase: str) -> None:
+        """Run one drawn case; raise Found where it shows something new."""
+        drawing = time.perf_counter() - self._last
+        try:
+            now = time.perf_counter()
+            if state.target is None:
+                if self._late():
+                    raise _OutOfTimeError
+                state.drawn += 1
+            elif state.give_up is not None and now > state.give_up:
+                raise _OutOfTimeError
+            outcome = self._run(case, phase if state.target is None else "shrink", drawing)
+            new = self._unexplained(outcome)
+            if not new:
+                return
+            symptom = new[0].symptom
+            if state.target is None:
+                state.target = symptom
+                state.give_up = now + SHRINK_SECONDS
+                if new[0].kind == "hang":
+                    self._runner.deadline = HANG_DEADLINE
+                self._suspect(outcome, new)
+            if symptom == state.target:
+                state.smallest = (outcome, new)
+                state.kinds |= {failure.kind for failure in new if failure.op == symptom[0]}
+            raise _symptom(*symptom)(str(new[0]))
+        finally:
+            self._last = time.perf_counter()
+
+    def _run(self, case: Case, phase: str, drawing: float) -> Outcome:
+        try:
+            outcome = self._runner.run(case)
+        except Exception as error:
+            raise InternalError(f"{type(error).__name__}: {error} (case {digest(case)})") from error
+        judgement = outcome.judgement
+        self._counts["cases"] += 1
+        self._counts["refused"] += judgement.refused
+        self._counts["unspecified"] += judgement.unspecified
+        self._counts["bound_only"] += judgement.bound_only
+        self._draw_seconds += drawing
+        self._lost = self._lost + 1 if judgement.lost else 0
+        if judgement.lost:
+            self._incident(judgement.lost, case)
+        if self._lost >= LOST_IN_A_ROW:
+            raise InternalError(f"{self._lost} cases in a row were lost: {judgement.lost}")
+        verdict = judgement.failures[0].kind if judgement.failures else "lost" if judgement.lost else "ok"
+        if judgement.refused and not judgement.failures:
+            verdict = "refused"
+        op = case.program[0].op
+        self._tell(events.CaseRun(digest(case), phase, verdict, op, outcome.seconds, drawing))
+        return outcome
+
+    def _incident(self, text: str, case: Case) -> None:
+        self._counts["incidents"] += 1
+        self._tell(events.Incident(text, digest(case)))
+
+    def _unexplained(self, outcome: Outcome) -> list[Failure]:
+        """The failures of a case that no finding explains, in the oracles' order."""
+        new = []
+        for failure in outcome.judgement.failures:
+            known = next((one for one in self.findings if one.explains(outcome.case, failure.call, failure.kind)), None)
+            if known is None:
+                new.append(failure)
+            else:
+                self._tell(events.Seen(known.key))
+        return new
+
+    def _suspect(self, outcome: Outcome, failures: list[Failure]) -> None:
+        """Put a failing case on disk before anything else is done with it."""
+        self._store.suspect(self._finding(outcome, failures, frozenset(), Reach({}, {}), 0, 0, shrunk=False))
+        self._tell(events.Suspected(failures[0].op, failures[0].kind, digest(outcome.case)))
+
+    def _examine(self, outcome: Outcome, failures: list[Failure], kinds: set[str]) -> None:
+        """Run the minimal case again, then its neighbours, and record the bug."""
+        symptom = failures[0].symptom
+        again = 0
+        for _ in range(RERUNS):
+            rerun = self._run(outcome.case, "examine", 0.0)
+            if any(failure.symptom == symptom for failure in rerun.judgement.failures):
+                again += 1
+                outcome, failures = rerun, self._unexplained(rerun) or failures
+                kinds |= {failure.kind for failure in rerun.judgement.failures if failure.op == symptom[0]}
+        if again == 0 and _from_outside(outcome):
+            self._incident(f"{failures[0]} (did not happen again in {RERUNS} runs of the case)", outcome.case)
+            self._store.discard()
+            return
+        self._keep(outcome, failures, kinds, again=again, runs=RERUNS, reach=self._reach(outcome, failures[0], kinds))
+
+    def _reach(self, outcome: Outcome, failure: Failure, kinds: set[str]) -> Reach:
+        failed: dict[str, list[str]] = {}
+        passed: dict[str, list[str]] = {}
+        contract = self._runner.contract(outcome.case)
+        for variation in variations(outcome.case, failure.call, contract, self._space.memory):
+            judgement = self._run(variation.case, "examine", 0.0).judgement
+            mine = [one for one in judgement.failures if one.op == failure.op]
+            (failed if mine else passed).setdefault(variation.trait, []).append(variation.value)
+            kinds |= {one.kind for one in mine}
+        return Reach(
+            {trait: tuple(values) for trait, values in failed.items()},
+            {trait: tuple(values) for trait, values in passed.items()},
+        )
+
+    def _finding(
+        self,
+        outcome: Outcome,
+        failures: list[Failure],
+        kinds: frozenset[str],
+        reach: Reach,
+        again: int,
+        runs: int,
+        *,
+        shrunk: bool,
+    ) -> Finding:
+        first = failures[0]
+        rest = [failure for failure in failures[1:] if failure.op == first.op]
+        return Finding(
+            key=key(outcome.case, first.call, first.kind),
+            case=outcome.case,
+            failures=tuple(failure.to_json() for failure in (first, *rest)),
+            kinds=kinds | {failure.kind for failure in (first, *rest)},
+            again=again,
+            runs=runs,
+            reach=reach,
+            versions=next((one.versions for one in outcome.observations if one.versions), ()),
+            shrunk=shrunk,
+        )
+
+    def _keep(
+        self,
+        outcome: Outcome,
+        failures: list[Failure],
+        kinds: set[str],
+        *,
+        again: int = 0,
+        runs: int = 0,
+        reach: Reach | None = None,
+        shrunk: bool = True,
+    ) -> None:
+        """Record a bug, or note that it is one that was found before under other circumstances."""
+        found = self._finding(outcome, failures, frozenset(kinds), reach or Reach({}, {}), again, runs, shrunk=shrunk)
+        for position, known in enumerate(self.findings):
+            if known.key == found.key:
+                self.findings[position] = known.widened(found.case, found.call, found.kinds)
+                self._store.discard()
+                self._tell(events.Seen(known.key))
+                return
+        self.findings.append(found)
+        self._tell(events.Found(found, self._store.keep(found)))
+
+
+def _from_outside(outcome: Outcome) -> bool:
+    """Whether a rank was ended or stopped by something that is not the library."""
+    return any(
+        one.status is Status.STOPPED or (one.status is Status.DIED and one.signal in FROM_OUTSIDE)
+        for one in outcome.observations
+    )

@@ -1,0 +1,83 @@
+"""What happens in a campaign, as one typed stream. Whoever shows or records it only listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzz.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The campaign begins. `budget` in words."""
+
+    backend: str
+    worlds: tuple[int, ...]
+    seed: int
+    budget: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """One case ran. `phase` is "generate", "shrink", "reuse" or "examine"; `verdict` in one or two words."""
+
+    digest: str
+    phase: str
+    verdict: str
+    op: str
+    seconds: float
+    draw_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A case failed for the first time; it is on disk, and shrinking begins."""
+
+    op: str
+    kind: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A distinct bug, shrunk and written to `folder`."""
+
+    finding: Finding
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A bug that was found before in this campaign showed again under another case."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something happened to a rank that no library does by itself and that did not happen again, or a rank was lost."""
+
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The campaign is over. Counts of cases by verdict; `interrupted` where a person stopped it."""
+
+    cases: int
+    findings: int
+    refused: int
+    unspecified: int
+    bound_only: int
+    incidents: int
+    rebuilds: int
+    seconds: float
+    draw_seconds: float
+    interrupted: bool
+
+
+Event = Started | CaseRun | Suspected | Found | Seen | Incident | Finished
+Listener = Callable[[Event], None]

@@ -1,0 +1,90 @@
+"""A run's folder: `findings/<key>/` for each distinct bug, and what is being looked at in `findings/suspected/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fuzz import events
+from fuzz.finding import Finding, case_text, to_json
+from fuzz.report.page import page
+from fuzz.repro.pytest_file import pytest_file
+from fuzz.repro.script import script
+
+SUSPECTED = "suspected"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a killed writer, leaves either the old one or the whole new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class RunFolder:
+    """One run's folder under `out`, named by its time; it stores findings and records events."""
+
+    def __init__(self, out: Path, now: datetime | None = None) -> None:
+        stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+        out.mkdir(parents=True, exist_ok=True)
+        self.path = self._make(out, stamp)
+        self._events = (self.path / "events.jsonl").open("w", encoding="utf-8")
+
+    @staticmethod
+    def _make(out: Path, stamp: str) -> Path:
+        for number in range(1000):
+            path = out / (f"{stamp}-{number}" if number else stamp)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+        raise OSError(f"{out}: a thousand runs began in one second")
+
+    def suspect(self, finding: Finding) -> None:
+        """Keep a case that failed, before it is shrunk."""
+        self._write(self.path / "findings" / SUSPECTED, finding)
+
+    def keep(self, finding: Finding) -> str:
+        """Write a bug's folder with everything about it; return its path."""
+        folder = self.path / "findings" / finding.key
+        self._write(folder, finding)
+        self.discard()
+        return str(folder)
+
+    def discard(self) -> None:
+        """Drop what was suspected."""
+        shutil.rmtree(self.path / "findings" / SUSPECTED, ignore_errors=True)
+
+    def _write(self, folder: Path, finding: Finding) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "case.json", case_text(finding.case))
+        write_atomically(folder / "finding.json", json.dumps(to_json(finding), indent=1) + "\n")
+        write_atomically(folder / "finding.md", page(finding))
+        write_atomically(folder / "repro.py", script(finding.case, finding.failures, title=finding.title))
+        write_atomically(folder / "test_repro.py", pytest_file(finding.case, finding.failures, title=finding.title))
+
+    def record(self, event: events.Event) -> None:
+        """Append one event to `events.jsonl`."""
+        data = {"event": type(event).__name__}
+        match event:
+            case events.Found():
+                data |= {"key": event.finding.key, "folder": event.folder}
+            case _:
+                data |= {name: getattr(event, name) for name in event.__slots__}
+        self._events.write(json.dumps(data) + "\n")
+        if not isinstance(event, events.CaseRun):
+            self._events.flush()
+
+    def close(self) -> None:
+        """Close the record of events."""
+        self._events.close()

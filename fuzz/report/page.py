@@ -1,0 +1,58 @@
+"""A finding in Markdown: what happened, the smallest program, observed beside legal, how far it reaches, versions."""
+
+from __future__ import annotations
+
+import platform
+
+from corpus.codec import digest
+from corpus.describe import describe
+from fuzz.finding import Finding
+
+_VERDICTS = {
+    1: "wrong result or broken promise on a legal program",
+    2: "crash or hang on a legal program",
+    3: "an illegal program accepted, or refused badly",
+    4: "divergence where nothing is promised",
+}
+
+
+def page(finding: Finding) -> str:
+    """Return `finding.md`."""
+    primary = finding.primary
+    lines = [f"# {finding.title}", "", primary["message"], ""]
+    lines += [f"Verdict {primary['verdict']}: {_VERDICTS[int(primary['verdict'])]}."]
+    if primary.get("promise"):
+        lines += [f"Promise: {primary['promise']}."]
+    lines += ["", "## Smallest program", "", "```", *describe(finding.case), "```", ""]
+    if not finding.shrunk:
+        lines += ["The run was interrupted before this was shrunk or run again.", ""]
+    lines += ["## What happened", ""]
+    for failure in finding.failures:
+        ranks = ", ".join(map(str, failure.get("ranks", ())))
+        lines += [f"- **{failure['kind']}**{f' on ranks {ranks}' if ranks else ''}: {failure['message']}"]
+        if failure.get("observed") or failure.get("legal"):
+            lines += ["", "  | observed | legal |", "  | --- | --- |"]
+            lines += [f"  | {_cell(failure.get('observed', ''))} | {_cell(failure.get('legal', ''))} |", ""]
+    stacks = [detail for failure in finding.failures for detail in failure.get("details", {}).get("stacks", [])]
+    for stack in stacks:
+        lines += ["", "```", str(stack).rstrip(), "```"]
+    if finding.runs:
+        lines += ["", f"It failed in {finding.again} of {finding.runs} re-runs."]
+    sentences = finding.reach.sentences()
+    if sentences:
+        lines += ["", "## Variations", "", "One trait changed at a time:", "", *(f"- {line}" for line in sentences)]
+    versions = [f"{name} {version}" for name, version in finding.versions]
+    versions += [f"Python {platform.python_version()}", platform.platform()]
+    lines += [
+        "",
+        "## To run it again",
+        "",
+        "    python repro.py",
+        f"    cclfuzz replay case.json   # {digest(finding.case)}",
+    ]
+    lines += ["", f"Versions: {', '.join(versions)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).replace("|", "\\|").split())

@@ -1,0 +1,164 @@
+"""Runs one case on its world and judges what happened."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from types import TracebackType
+
+from corpus.case import DEFAULT_MEMORY, Case, CaseError
+from corpus.codec import dumps
+from corpus.contract import Contract
+from corpus.flags import Scope
+from corpus.meaning import check as check_meaning
+from fuzz.backends import load
+from fuzz.backends.base import Backend
+from fuzz.faults import wrap
+from fuzz.ranks.cluster import Cluster
+from fuzz.ranks.pool import World, WorldConfig
+from oracles.judge import Judgement, judge
+from oracles.observation import Observation
+
+DEADLINE = 15.0
+"""Seconds that a small case may take before it is called a hang: a thousand times what it takes."""
+
+SLOWEST = 20e6
+"""Bytes a second and rank that even a busy machine moves, checks included; larger cases get more time."""
+
+MAX_WORLDS = 4
+"""Worlds kept alive at once; the one unused for longest makes room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run of a case showed. `seconds` is the driver's time for it."""
+
+    case: Case
+    observations: tuple[Observation, ...]
+    judgement: Judgement
+    seconds: float
+
+
+class NotRun(CaseError):
+    """A case that is well-formed, and that this version, backend or machine does not run."""
+
+
+class Runner:
+    """Keeps worlds of ranks between cases. A context manager; not for use by several threads.
+
+    `ray_address` names a Ray cluster to use as it is; without one, a private one is started on this machine when the
+    first case runs. `memory` is the budget in bytes for one rank's tensors.
+    """
+
+    def __init__(self, *, ray_address: str | None = None, memory: int = DEFAULT_MEMORY) -> None:
+        self._ray_address = ray_address
+        self._memory = memory
+        self._cluster: Cluster | None = None
+        self._worlds: OrderedDict[WorldConfig, World] = OrderedDict()
+        self._backends: dict[str, Backend] = {}
+        self.deadline = DEADLINE
+
+    def backend(self, name: str) -> Backend:
+        """Return a backend by name, for what it states. Raises UnknownBackend."""
+        if name not in self._backends:
+            self._backends[name] = load(name)
+        return self._backends[name]
+
+    def contract(self, case: Case) -> Contract:
+        """What the case's backend promises under the case's flags."""
+        return self.backend(case.backend).contract(dict(case.flags))
+
+    def run(self, case: Case) -> Outcome:
+        """Run a case and judge it.
+
+        Raises:
+            NotRun: this version or this machine does not run such a case.
+            UnknownBackend, UnknownFault: the case names what there is not.
+        """
+        backend = self.backend(case.backend)
+        self._refuse(case, backend)
+        world = self._world(case, backend)
+        started = time.perf_counter()
+        observations = world.run(dumps(case), self.deadline + case.memory() * case.world.size / SLOWEST)
+        judgement = judge(case, self.contract(case), observations)
+        return Outcome(case, tuple(observations), judgement, time.perf_counter() - started)
+
+    def check(self, case: Case) -> Outcome:
+        """Run a case; raise what the oracles found.
+
+        Raises:
+            Failure: there was one failure.
+            ExceptionGroup: there were several.
+            NotRun: as `run` does.
+        """
+        outcome = self.run(case)
+        failures = outcome.judgement.failures
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise ExceptionGroup(f"{case.backend}: {len(failures)} failures", failures)
+        return outcome
+
+    def _refuse(self, case: Case, backend: Backend) -> None:
+        reason = backend.unavailable()
+        if reason is not None and self._ray_address is None:
+            raise NotRun(f"{backend.name} is not available: {reason}")
+        if case.memory() > self._memory:
+            raise NotRun(f"case: needs {case.memory()} bytes a rank, over the budget of {self._memory}")
+        check_meaning(case)
+        wrap(backend, case.fault)
+        if case.mode != "eager":
+            raise NotRun(f"mode {case.mode}: this version runs eager programs only")
+        known = {flag.name: flag for flag in backend.flags}
+        for name, _ in case.flags:
+            if name not in known:
+                raise NotRun(f"flag {name}: {backend.name} has {', '.join(known) or 'no flags'}")
+        contract = backend.contract(dict(case.flags))
+        for call in case.program:
+            contract.op(call.op)
+            if call.region is not None or call.stream:
+                raise NotRun(f"{call.op}: this version runs no grouped regions and no streams")
+        for tensor, spec in case.specs():
+            if spec.memory != backend.memory():
+                raise NotRun(f"tensor {tensor.name}: {backend.name} works on {backend.memory()}, not on {spec.memory}")
+
+    def _world(self, case: Case, backend: Backend) -> World:
+        given = dict(case.flags)
+        outside = [flag for flag in backend.flags if flag.scope is not Scope.CALL and flag.environment]
+        config = WorldConfig(
+            backend=case.backend,
+            size=case.world.size,
+            environment=tuple((flag.name, given.get(flag.name)) for flag in outside),
+            gpus_per_rank=backend.gpus_per_rank,
+        )
+        if config in self._worlds:
+            self._worlds.move_to_end(config)
+            return self._worlds[config]
+        if self._cluster is None:
+            self._cluster = Cluster.connect(self._ray_address)
+        if len(self._worlds) >= MAX_WORLDS:
+            self._worlds.popitem(last=False)[1].close()
+        self._worlds[config] = World(config, self._cluster)
+        return self._worlds[config]
+
+    @property
+    def rebuilds(self) -> int:
+        """How often a world had to be started again after a crash, a hang or an error."""
+        return sum(world.rebuilds for world in self._worlds.values())
+
+    def close(self) -> None:
+        """End every rank and the private cluster."""
+        while self._worlds:
+            self._worlds.popitem()[1].close()
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,102 @@
+"""One `cclfuzz run`: options in, a campaign over a run folder, findings out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.flags import Scope
+from fuzz import events
+from fuzz.backends.base import Backend
+from fuzz.campaign import Budget, Campaign
+from fuzz.faults import wrap
+from fuzz.report.console import Console
+from fuzz.report.folder import RunFolder
+from fuzz.runner import NotRun, Runner
+from strategies.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a person asked for. `memory` in bytes a rank; `ops`, `dtypes` None: all that the backend has."""
+
+    backend: str
+    worlds: tuple[int, ...]
+    budget: Budget
+    flags: tuple[tuple[str, str], ...] = ()
+    fault: str | None = None
+    seed: int = 0
+    ops: tuple[str, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    layouts: str = "any"
+    memory: int = 1 << 30
+    ray_address: str | None = None
+    out: Path = Path("runs")
+
+
+def space(session: Session, backend: Backend) -> Space:
+    """Return what may be drawn for a session.
+
+    Raises:
+        NotRun: it asks for what the backend does not have; one line.
+        UnknownFault: there is no such fault.
+    """
+    wrap(backend, session.fault)
+    known = {flag.name: flag for flag in backend.flags}
+    for name, _ in session.flags:
+        if name not in known:
+            raise NotRun(f"flag {name}: {backend.name} has {', '.join(known) or 'no flags'}")
+    given = dict(session.flags)
+    try:
+        return Space(
+            backend=backend.name,
+            contract=backend.contract(given),
+            thresholds=backend.thresholds,
+            flags=tuple(flag for flag in backend.flags if flag.scope is Scope.CALL and flag.name not in given),
+            set_flags=session.flags,
+            fault=session.fault,
+            worlds=session.worlds,
+            ops=session.ops,
+            dtypes=session.dtypes,
+            layouts=session.layouts,
+            memory=session.memory,
+            memory_kind=backend.memory(),
+        )
+    except ValueError as error:
+        raise NotRun(str(error)) from None
+
+
+def fuzz(session: Session, console: Console | None = None) -> events.Finished:
+    """Run a campaign and return its last event.
+
+    Raises:
+        NotRun, UnknownBackend, UnknownFault: the session asks for what there is not; one line.
+        InternalError: we failed.
+    """
+    shown = console or Console()
+    with Runner(ray_address=session.ray_address, memory=session.memory) as runner:
+        backend = runner.backend(session.backend)
+        drawn = space(session, backend)
+        reason = backend.unavailable()
+        if reason is not None and session.ray_address is None:
+            raise NotRun(f"{backend.name} is not available: {reason}")
+        folder = RunFolder(session.out)
+
+        def listen(event: events.Event) -> None:
+            folder.record(event)
+            shown.listen(event)
+
+        database = session.out / "examples" / (f"{backend.name}+{session.fault}" if session.fault else backend.name)
+        campaign = Campaign(
+            runner,
+            drawn,
+            budget=session.budget,
+            seed=session.seed,
+            database=database,
+            listener=listen,
+            store=folder,
+        )
+        try:
+            return campaign.run(str(folder.path))
+        finally:
+            folder.close()

@@ -1,0 +1,199 @@
+"""The neighbours of a failing case: one trait changed at a time, to say how far a bug reaches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from corpus.case import CONTIGUOUS, Call, Case, CaseError, Layout, TensorSpec, contiguous_strides
+from corpus.contract import Contract
+from corpus.dtypes import DTYPES, Kind
+from corpus.meaning import check
+from corpus.traits import elements, traits
+
+PAYLOADS = ("index", "exact", "wide", "special")
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """A neighbour: `trait` has `value` instead of the minimal case's own."""
+
+    trait: str
+    value: str
+    case: Case
+
+
+def variations(case: Case, index: int, contract: Contract, memory: int) -> Iterator[Variation]:
+    """Neighbours of a case that the contract allows and that fit the memory budget (bytes a rank), plainest first."""
+    index = max(index, 0)
+    call = case.program[index]
+    has = traits(case, index)
+    for trait, values in _values(case, call, index, contract).items():
+        for value in values:
+            if value == has.get(trait):
+                continue
+            changed = _CHANGES[trait](case, index, value)
+            if changed is None or changed == case or changed.memory() > memory:
+                continue
+            now = traits(changed, index)
+            if not contract.op(call.op).accepts(now["dtype"], changed.program[index].reduce_op) and now["dtype"] != "-":
+                continue
+            yield Variation(trait, value, changed)
+
+
+def _values(case: Case, call: Call, index: int, contract: Contract) -> dict[str, tuple[str, ...]]:
+    op = contract.op(call.op)
+    dtype = traits(case, index)["dtype"]
+    dtypes = op.dtypes if call.reduce_op is None else op.reduce_ops.get(call.reduce_op, ())
+    sizes: tuple[int, ...] = ()
+    if _resizable(case, call):
+        count = elements(case, index)
+        around = {count - 1, count // 2, count + 1, count * 2, 1024, 65536}
+        sizes = tuple(sorted(size for size in around if 0 < size != count))
+    return {
+        "input layout": ("contiguous", "offset", "strided"),
+        "output layout": ("contiguous", "offset", "strided"),
+        "reduce op": tuple(name for name, accepted in op.reduce_ops.items() if dtype in accepted),
+        "dtype": dtypes if call.inputs else (),
+        "payload": PAYLOADS if call.inputs else (),
+        "wait": ("sync", "async") if op.async_op else (),
+        "elements": tuple(str(size) for size in sizes),
+        "ranks": ("2", "3", "4") if _resizable(case, call) and call.group == "world" else (),
+    }
+
+
+def _resizable(case: Case, call: Call) -> bool:
+    """Whether one extent and the world's size can be changed without changing the shape of the program."""
+    tensors = [case.tensor(name) for name in {*call.inputs, *call.outputs}]
+    plain = all(len(tensor.spec.shape) == 1 and not tensor.overrides for tensor in tensors)
+    return call.op in ("all_reduce", "broadcast", "reduce") and plain and len(case.program) == 1
+
+
+def _legal(change: Callable[[], Case]) -> Case | None:
+    try:
+        changed = change()
+        check(changed)
+    except CaseError:
+        return None
+    return changed
+
+
+def _with_specs(case: Case, names: tuple[str, ...], change: Callable[[TensorSpec], TensorSpec]) -> Case:
+    tensors = tuple(
+        replace(
+            tensor,
+            spec=change(tensor.spec),
+            overrides=tuple((rank, change(spec)) for rank, spec in tensor.overrides),
+        )
+        if tensor.name in names
+        else tensor
+        for tensor in case.tensors
+    )
+    return replace(case, tensors=tensors)
+
+
+def _with_call(case: Case, index: int, call: Call) -> Case:
+    return replace(case, program=(*case.program[:index], call, *case.program[index + 1 :]))
+
+
+def _layout(spec: TensorSpec, value: str) -> TensorSpec:
+    if spec.payload is None:
+        return spec
+    if value == "contiguous":
+        return replace(spec, layout=CONTIGUOUS)
+    if value == "offset":
+        return replace(spec, layout=Layout(before=1, after=1))
+    return replace(spec, layout=Layout(strides=tuple(2 * stride for stride in contiguous_strides(spec.shape))))
+
+
+def _inputs(case: Case, index: int, value: str) -> Case | None:
+    names = case.program[index].inputs
+    return _legal(lambda: _with_specs(case, names, lambda spec: _layout(spec, value)))
+
+
+def _outputs(case: Case, index: int, value: str) -> Case | None:
+    call = case.program[index]
+    names = tuple(name for name in call.outputs if name not in call.inputs)
+    return _legal(lambda: _with_specs(case, names, lambda spec: _layout(spec, value)))
+
+
+def _reduce_op(case: Case, index: int, value: str) -> Case | None:
+    return _legal(lambda: _with_call(case, index, replace(case.program[index], reduce_op=value, factor=None)))
+
+
+def _dtype(case: Case, index: int, value: str) -> Case | None:
+    def change(spec: TensorSpec) -> TensorSpec:
+        kind = DTYPES[value].kind
+        layout = spec.layout
+        if layout.conj and kind is not Kind.COMPLEX:
+            layout = replace(layout, conj=False)
+        if layout.neg and kind not in (Kind.FLOAT, Kind.COMPLEX, Kind.SIGNED):
+            layout = replace(layout, neg=False)
+        return replace(spec, dtype=value, layout=layout)
+
+    call = case.program[index]
+    return _legal(lambda: _with_specs(case, call.inputs + call.outputs, change))
+
+
+def _payload(case: Case, index: int, value: str) -> Case | None:
+    names = case.program[index].inputs
+    return _legal(lambda: _with_specs(case, names, lambda spec: replace(spec, payload=value)))
+
+
+def _wait(case: Case, index: int, value: str) -> Case | None:
+    return _legal(lambda: _with_call(case, index, replace(case.program[index], async_op=value == "async")))
+
+
+def _elements(case: Case, index: int, value: str) -> Case | None:
+    def change(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, shape=(int(value),))
+
+    call = case.program[index]
+    return _legal(lambda: _with_specs(case, call.inputs + call.outputs, change))
+
+
+def _ranks(case: Case, index: int, value: str) -> Case | None:
+    size = int(value)
+    if any(member is not None and member >= size for member in (case.program[index].root, case.program[index].peer)):
+        return None
+    return _legal(lambda: replace(case, world=replace(case.world, size=size)))
+
+
+_CHANGES: dict[str, Callable[[Case, int, str], Case | None]] = {
+    "input layout": _inputs,
+    "output layout": _outputs,
+    "reduce op": _reduce_op,
+    "dtype": _dtype,
+    "payload": _payload,
+    "wait": _wait,
+    "elements": _elements,
+    "ranks": _ranks,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where a bug shows: by trait, the values that failed and those that passed, all else as in the minimal case."""
+
+    failed: dict[str, tuple[str, ...]]
+    passed: dict[str, tuple[str, ...]]
+
+    def covers(self, case: Case, index: int) -> bool:
+        """Whether the bug explains a failure of this call: none of its traits has a value that was seen to pass."""
+        has = traits(case, index)
+        small = [int(value) for value in self.passed.get("elements", ())]
+        failing = [int(value) for value in self.failed.get("elements", ())]
+        passed_below = max((size for size in small if size < min(failing, default=math.inf)), default=-1)
+        if elements(case, index) <= passed_below:
+            return False
+        return all(has[trait] not in values for trait, values in self.passed.items() if trait in has)
+
+    def sentences(self) -> list[str]:
+        """One line a trait, for a person."""
+        lines = []
+        for trait in dict.fromkeys((*self.failed, *self.passed)):
+            fails, passes = self.failed.get(trait, ()), self.passed.get(trait, ())
+            line = f"{trait}: fails for {', '.join(fails)}" if fails else f"{trait}:"
+            lines.append(f"{line}; passes for {', '.join(passes)}" if passes else f"{line}; all that were tried")
+        return lines
