@@ -36,7 +36,9 @@ class OpContract:
     async_op: bool = True
     min_world: int = 1
     uneven: bool = False
-    """Lists whose elements differ in shape (all_gather) or splits that differ (all_to_all)."""
+    """Lists whose elements differ in shape (all_gather, all_to_all) or splits that differ (all_to_all_single)."""
+    stacked: bool = False
+    """The large tensor of all_gather_into_tensor and reduce_scatter_tensor: a stack, (ranks, *shape), works too."""
 
     def accepts(self, dtype: str, reduce_op: str | None) -> bool:
         """Whether the contract says that this dtype (and reduce op) works."""
@@ -62,7 +64,7 @@ class Contract:
     accumulation: Promise[Accumulation] = Promise("native", "default: one rounding an addition, in the dtype")
     """SUM: each partial sum rounds to the dtype, or may stay wide."""
     average: Promise[tuple[str, ...]] = Promise(("sum/n",), "default: the sum, divided by the number of ranks")
-    """AVG: the forms that are legal, of "sum/n" (divide the sum), "sum*(1/n)", "pre*(1/n)" (scale each input first)."""
+    """AVG: the legal forms, of "sum/n" (divide the sum), "sum*(1/n)", and "pre/n", "pre*(1/n)" (each input first)."""
     nan_extremum: Promise[Extremum] = Promise("unspecified", "default: nothing is said of NaN in MIN and MAX")
     """MIN and MAX with a NaN among the inputs: NaN, NaN or the extremum of the rest, or anything."""
     subnormals: Promise[Literal["exact", "may flush"]] = Promise("exact", "default: IEEE 754 gradual underflow")

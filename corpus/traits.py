@@ -18,7 +18,8 @@ PLAIN = {
     "ranks": ("2", "1"),
     "group": ("world",),
     "wait": ("sync",),
-    "splits": ("equal",),
+    "sizes": ("equal",),
+    "form": ("-", "concatenated"),
 }
 """By trait: the values that need no mention."""
 
@@ -59,8 +60,27 @@ def traits(case: Case, index: int) -> dict[str, str]:
         "ranks": str(len(case.ranks(call))),
         "group": "world" if call.group == WORLD else "sub-group",
         "wait": "async" if call.async_op else "sync",
-        "splits": "equal" if call.splits is None else "uneven",
+        "sizes": "uneven" if _uneven(call, inputs + outputs) else "equal",
+        "form": _form(call, inputs, outputs),
     }
+
+
+def _uneven(call: Call, used: list[TensorSpec]) -> bool:
+    """Whether ranks or list elements differ in shape, where a plain call has one shape for all."""
+    one_shape = call.op not in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
+    return call.splits is not None or (one_shape and len({spec.shape for spec in used}) > 1)
+
+
+def _form(call: Call, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> str:
+    """How the large tensor of a gather or scatter holds the small ones; "0-dim" where these are scalars."""
+    if call.op not in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+        return "0-dim" if any(not spec.shape for spec in inputs + outputs) else "-"
+    small, large = inputs[0].shape, outputs[0].shape
+    if call.op == "reduce_scatter_tensor":
+        small, large = large, small
+    if not small:
+        return "0-dim"
+    return "stacked" if len(large) == len(small) + 1 else "concatenated"
 
 
 def specs(case: Case, call: Call) -> tuple[list[TensorSpec], list[TensorSpec]]:
