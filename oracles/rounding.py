@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ Values = npt.NDArray[Any]
 """Numbers in float32 or float64, each one exact in the format that it stands for."""
 
 _FORMATS: Final = {np.dtype(name): DTYPES[name].format for name in ("float32", "float64")}
-_UNSIGNED: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def canonical_nan(fmt: FloatFormat) -> int:
@@ -53,13 +53,14 @@ def canonical(words: Bits, fmt: FloatFormat | None) -> Bits:
 def values(words: Bits, fmt: FloatFormat, wide: type[np.floating[Any]]) -> Values:
     """Decode words exactly into `wide` (float32 for formats of at most 16 bits and float32 itself, or float64)."""
     if fmt.bits <= 16:
-        return _table(fmt, wide)[words]
-    stored = np.ascontiguousarray(words).view(np.float32 if fmt.bits == 32 else np.float64)
+        decoded: Values = _table(fmt, np.dtype(wide))[words]
+        return decoded
+    stored: Values = np.ascontiguousarray(words).view(np.float32 if fmt.bits == 32 else np.float64)
     return stored.astype(wide, copy=False)
 
 
-@lru_cache(maxsize=None)
-def _table(fmt: FloatFormat, wide: type[np.floating[Any]]) -> Values:
+@cache
+def _table(fmt: FloatFormat, wide: np.dtype[Any]) -> Values:
     codes = np.arange(1 << fmt.bits, dtype=np.int64)
     exponent = (codes >> fmt.mantissa) & ((1 << fmt.exponent) - 1)
     fraction = codes & ((1 << fmt.mantissa) - 1)
@@ -70,7 +71,7 @@ def _table(fmt: FloatFormat, wide: type[np.floating[Any]]) -> Values:
     table = np.where(codes >> (fmt.bits - 1) == 1, -table, table)
     table[is_nan(codes.astype(_UNSIGNED[fmt.bits // 8]), fmt)] = np.nan
     with np.errstate(all="ignore"):
-        decoded = table.astype(wide)
+        decoded: Values = table.astype(wide)
     decoded.flags.writeable = False
     return decoded
 
@@ -113,7 +114,8 @@ def round_to(numbers: Values, fmt: FloatFormat) -> Bits:
         # The code of minus zero is NaN here: there is one zero, and one NaN.
         sign = np.where(code == 0, unsigned(0), sign)
     code = np.where(magnitude > infinity, unsigned(canonical_nan(fmt)), code | sign)
-    return code.astype(_UNSIGNED[fmt.bits // 8], copy=False)
+    rounded: Bits = code.astype(_UNSIGNED[fmt.bits // 8], copy=False)
+    return rounded
 
 
 def _saturates(fmt: FloatFormat) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from corpus.dtypes import DType, FloatFormat, Kind
 from corpus.payload import Bits
 from oracles.rounding import round_to, values
+
+EXACT_BELOW: Final = 1e15
+"""Whole numbers below are written out: 448 in a format that has only 416, 448 and nothing beside is not "450"."""
 
 
 def hex_bits(words: Bits, dtype: DType) -> str:
@@ -37,10 +41,12 @@ def _shortest(word: Bits, fmt: FloatFormat) -> str:
         value = float(values(word, fmt, np.float64)[0])
         if value != value or value in (float("inf"), float("-inf")):
             return str(value)
+        if value == int(value) and abs(value) < EXACT_BELOW:
+            return f"{value:.0f}"
         for digits in range(1, 18):
-            text = f"{value:.{digits}g}"
-            if round_to(np.array([float(text)]), fmt)[0] == word[0]:
-                return text
+            text = float(f"{value:.{digits}g}")
+            if round_to(np.array([text]), fmt)[0] == word[0]:
+                return repr(text).removesuffix(".0")
     return repr(value)
 
 

@@ -16,11 +16,11 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from corpus.payload import PERIOD
 from corpus.thresholds import FAMOUS, Threshold
-from strategies.choose import choose, spread
+from strategies.choose import Choice, spread
 
 Role: TypeAlias = Literal["one", "whole", "list"]
-"""What the size counts: the elements of each of one or two tensors ("one"); of the larger tensor, which holds a part for
-every rank ("whole"); or of every tensor in lists of one a rank ("list")."""
+"""What the size counts: the elements of each of one or two tensors ("one"); of the larger tensor, which holds a part
+for every rank ("whole"); or of every tensor in lists of one a rank ("list")."""
 
 WIDEST_HIDDEN: Final = 16_384
 """Largest hidden size of a model that is drawn. Any tokens x hidden shape that was cut down to a multiple of its hidden
@@ -41,6 +41,8 @@ class Sizes:
     small: tuple[int, ...]
     large: tuple[int, ...]
     thresholds: tuple[int, ...]
+    least: int
+    """The smallest size that is not nothing: a "whole" has an element for every rank."""
 
     @property
     def ascending(self) -> tuple[int, ...]:
@@ -70,8 +72,8 @@ def _near_powers(first: int, last: int) -> Iterator[int]:
     return (size + step for power in range(first, last + 1) for size in (1 << power,) for step in (-1, 0, 1))
 
 
-def _within(sizes: Iterable[int], most: int) -> tuple[int, ...]:
-    return tuple(sorted({size for size in sizes if 1 <= size <= most}))
+def _within(sizes: Iterable[int], least: int, most: int) -> tuple[int, ...]:
+    return tuple(sorted({size for size in sizes if least <= size <= most}))
 
 
 @lru_cache(maxsize=4096)
@@ -80,13 +82,17 @@ def sizes(itemsize: int, thresholds: tuple[Threshold, ...], parts: int, role: Ro
 
     FAMOUS is among the thresholds, whatever the backend says.
     """
+    least = parts if role == "whole" else 1
     multiples = [times * parts + step for times in (1, 2, 3, 5, 8, 64, 341) for step in (-1, 0, 1)]
     return Sizes(
-        small=_within((*range(1, 18), *multiples, *_SMALL_PRIMES, *_near_powers(5, 12)), most),
-        large=_within((*_near_powers(13, 18), *_LARGE_PRIMES, PERIOD, PERIOD + 1, 2 * PERIOD + 1), most),
+        small=_within((*range(1, 18), *multiples, *_SMALL_PRIMES, *_near_powers(5, 12)), least, most),
+        large=_within((*_near_powers(13, 18), *_LARGE_PRIMES, PERIOD, PERIOD + 1, 2 * PERIOD + 1), least, most),
         thresholds=_within(
-            (size for threshold in {FAMOUS, *thresholds} for size in around(threshold, itemsize, parts, role)), most
+            (size for threshold in {FAMOUS, *thresholds} for size in around(threshold, itemsize, parts, role)),
+            least,
+            most,
         ),
+        least=least,
     )
 
 
@@ -96,23 +102,23 @@ def _between(low: int, high: int) -> SearchStrategy[int]:
 
 
 @lru_cache(maxsize=4096)
-def _ranges(sizes: Sizes) -> tuple[SearchStrategy[int], ...]:
+def _ranges(sizes: Sizes) -> Choice[SearchStrategy[int]]:
     landmarks = (
         *spread(sizes.small, _SMALL),
         *spread(sizes.large, _LARGE),
         *spread(sizes.thresholds, _THRESHOLD),
         *(0,) * _EMPTY,
     )
-    anything = _between(1, sizes.ascending[-1])
-    return (anything, *(_between(size, size) for size in landmarks))
+    anything = _between(sizes.least, sizes.ascending[-1])
+    return Choice("range of the size", (anything, *(_between(size, size) for size in landmarks)))
 
 
 def draw_size(draw: DrawFn, sizes: Sizes) -> int:
     """Draw a size: often at a threshold, mostly small, seldom nothing.
 
-    First a range, then an integer within it. All but the first range hold one size, so the integer *is* the size, and it
-    stays a legal choice when the range is shrunk to the first, which holds every size but 0. From there Hypothesis
+    First a range, then an integer within it. All but the first range hold one size, so the integer *is* the size, and
+    it stays a legal choice when the range is shrunk to the first, which holds every size but 0. From there Hypothesis
     lowers the integer to exactly where the failure begins, landmark or not. An empty tensor tests little, so the
     simplest size is 1.
     """
-    return draw(choose(draw, _ranges(sizes)))
+    return draw(_ranges(sizes).draw(draw))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis.strategies import DrawFn
 
 from strategies.choose import choose
 
 
-def draw_dtype(draw: DrawFn, accepted: Sequence[str]) -> str:
+def draw_dtype(draw: DrawFn, accepted: tuple[str, ...]) -> str:
     """Draw one of the dtypes that a contract takes, which stand in corpus order (float32 first)."""
-    return choose(draw, accepted)
+    return choose(draw, "dtype", accepted)

@@ -14,7 +14,7 @@ def draw_flags(
     """Draw a value, or none, for each flag; `set_flags` stand, and are not drawn. Sorted by name."""
     chosen: dict[str, str] = {}
     for flag in flags:
-        value = choose(draw, (None, *flag.values))
+        value = choose(draw, flag.name, (None, *flag.values))
         if value is not None:
             chosen[flag.name] = value
     return tuple(sorted({**chosen, **dict(set_flags)}.items()))

@@ -14,9 +14,10 @@ from hypothesis.strategies import DrawFn
 
 from corpus.case import MAX_OVERLAPPING, Layout, TensorSpec, contiguous_strides
 from corpus.dtypes import DTYPES, Kind
-from strategies.choose import choose
+from strategies.choose import Choice
 
 Shape: TypeAlias = tuple[int, ...]
+Layouts: TypeAlias = Literal["any", "contiguous"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +118,13 @@ _STRIDED: Final = (
     *(View("singleton", amount) for amount in (7, 0)),
     *(View("neg", amount) for amount in (0, 2)),
     *(View("conj", amount) for amount in (0, 2)),
-    *(View("expanded", amount) for amount in (0, 1)),
 )
+_EXPANDED: Final = tuple(View("expanded", amount) for amount in (0, 1))
+"""Only inputs overlap themselves."""
 _PLAIN: Final = View()
 _STEP: Final = View("step", 2)
-_NOTHING: Final = Plan()
-_VIEWS: Final = {"any": ((_PLAIN,) * 40 + _STRIDED), "contiguous": (_PLAIN,)}
-KINDS: Final = tuple(dict.fromkeys(view.kind for view in _VIEWS["any"]))
+PLAIN: Final = Plan()
+KINDS: Final = tuple(dict.fromkeys(view.kind for view in (_PLAIN, *_STRIDED, *_EXPANDED)))
 """Kinds of view, in shrinking order."""
 
 _GUARDS: Final = (
@@ -133,20 +134,35 @@ _GUARDS: Final = (
 """Elements before and after a view, out of line with any vector width as often as in line."""
 
 
-def draw_plan(draw: DrawFn, layouts: Literal["any", "contiguous"]) -> Plan:
-    """Draw a plan; more than a third are views if `layouts` is "any". Contiguous ones have guards too."""
-    view = choose(draw, _VIEWS[layouts])
-    before, after = choose(draw, _GUARDS)
-    return Plan(view, before, after)
+class Planner:
+    """Draws plans for one use. With layouts "any" a fifth are views, so that more than a third of the calls see one."""
+
+    def __init__(self, use: str, views: tuple[View, ...]) -> None:
+        plain = (_PLAIN,) * (4 * len(views))
+        self._views: dict[Layouts, Choice[View]] = {
+            "any": Choice(f"view of {use}", plain + views),
+            "contiguous": Choice(f"view of {use}", (_PLAIN,)),
+        }
+        self._guards = Choice(f"guards of {use}", _GUARDS)
+
+    def draw(self, draw: DrawFn, layouts: Layouts) -> Plan:
+        """Draw a plan."""
+        view = self._views[layouts].draw(draw)
+        before, after = self._guards.draw(draw)
+        return Plan(view, before, after)
+
+
+INPUTS: Final = Planner("inputs", _STRIDED + _EXPANDED)
+OUTPUTS: Final = Planner("outputs", _STRIDED)
 
 
 def lay_out(spec: TensorSpec, plan: Plan, *, room: int, writable: bool) -> TensorSpec:
     """Apply a plan to a contiguous tensor.
 
-    A view that this shape, dtype or use has no place for becomes a stepped one, and what does not fit in `room` elements
-    of base storage becomes contiguous without guards. A `writable` view does not overlap itself.
+    A view that this shape, dtype or use has no place for becomes a stepped one, and what does not fit in `room`
+    elements of base storage becomes contiguous without guards. A `writable` view does not overlap itself.
     """
-    if plan == _NOTHING:
+    if plan == PLAIN:
         return spec
     for view in (plan.view, _STEP, _PLAIN):
         layout = _layout(view, plan, spec, writable=writable)

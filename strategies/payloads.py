@@ -32,4 +32,4 @@ def payloads(reduce_op: str | None, dtype: str, ranks: int) -> tuple[str, ...]:
 
 def draw_payload(draw: DrawFn, reduce_op: str | None, dtype: str, ranks: int) -> str:
     """Draw what the inputs of a call hold."""
-    return choose(draw, payloads(reduce_op, dtype, ranks))
+    return choose(draw, "payload", payloads(reduce_op, dtype, ranks))

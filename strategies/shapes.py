@@ -13,7 +13,7 @@ from typing import Final
 from hypothesis.strategies import DrawFn
 
 from strategies.boundaries import WIDEST_HIDDEN
-from strategies.choose import choose
+from strategies.choose import Choice
 
 HIDDEN: Final = (
     *(512, 768, 1024, 2048, 2560, 2880, 3584, 4096, 5120, 6144, 7168, 8192, 12_288, WIDEST_HIDDEN),
@@ -53,11 +53,12 @@ _DIMENSIONS: Final = tuple(
 )
 ARRANGEMENTS: Final = (
     *(FLAT,) * 27,
-    *(Arrangement((hidden,)) for hidden in HIDDEN),
     *_DIMENSIONS,
+    *(Arrangement((hidden,)) for hidden in HIDDEN),
     *(Arrangement(scalar=True),) * 2,
 )
-"""In shrinking order: one dimension, tokens x hidden, two to four dimensions, none."""
+"""In shrinking order: one dimension, two to four small ones, tokens x hidden, none."""
+_ARRANGEMENT: Final = Choice("arrangement", ARRANGEMENTS)
 
 
 def shape_of(size: int, arrangement: Arrangement) -> tuple[int, ...]:
@@ -79,4 +80,4 @@ def shape_of(size: int, arrangement: Arrangement) -> tuple[int, ...]:
 
 def draw_arrangement(draw: DrawFn) -> Arrangement:
     """Draw how a number of elements becomes a shape."""
-    return choose(draw, ARRANGEMENTS)
+    return _ARRANGEMENT.draw(draw)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from corpus.case import DEFAULT_MEMORY, MAX_CALLS, MAX_WORLD, MEMORY_KINDS, OPS, REDUCE_OPS, REDUCING
 from corpus.contract import Contract, OpContract
 from corpus.dtypes import DTYPES
 from corpus.flags import Flag, Scope
 from corpus.thresholds import FAMOUS, Threshold
+from strategies.layouts import Layouts
 
 Menu: TypeAlias = Mapping[str, Mapping[str | None, tuple[str, ...]]]
 """By op and reduce op (None where there is none) the dtypes that the contract takes, all in corpus order."""
@@ -41,7 +42,7 @@ class Space:
     ops: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
     reduce_ops: tuple[str, ...] | None = None
-    layouts: Literal["any", "contiguous"] = "any"
+    layouts: Layouts = "any"
     memory: int = DEFAULT_MEMORY
     memory_kind: str = "cpu"
     max_calls: int = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 from typing import Final, TypeAlias
@@ -16,8 +15,8 @@ Members: TypeAlias = tuple[int, ...]
 
 _ALL_SUBSETS: Final = 4
 """Largest world of which every subset is a group worth drawing."""
-_WORLD_WEIGHT: Final = 5
-"""A call is over the world this many times as often as over any sub-group."""
+_WORLD_WEIGHT: Final = 60
+"""A call is over the world this many times as often as over any one sub-group."""
 
 
 @cache
@@ -39,17 +38,17 @@ def subgroups(size: int) -> tuple[Members, ...]:
 @cache
 def _choices(size: int, least: int) -> tuple[Members | None, ...]:
     groups = tuple(members for members in subgroups(size) if len(members) >= least)
-    return (*(None,) * max(_WORLD_WEIGHT * len(groups), 1), *groups)
+    return (*(None,) * _WORLD_WEIGHT, *groups)
 
 
-def draw_size(draw: DrawFn, sizes: Sequence[int]) -> int:
+def draw_size(draw: DrawFn, sizes: tuple[int, ...]) -> int:
     """Draw the world's size; `sizes` ascend."""
-    return choose(draw, sizes)
+    return choose(draw, "world", sizes)
 
 
 def draw_members(draw: DrawFn, size: int, least: int) -> Members | None:
     """Draw the global ranks of a group of at least `least` ranks; None, and mostly so, is the world."""
-    return choose(draw, _choices(size, least))
+    return choose(draw, "group", _choices(size, least))
 
 
 class Groups:

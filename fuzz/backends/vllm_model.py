@@ -45,8 +45,9 @@ class VllmModel(C10d):
     process_group = "gloo"
     thresholds = (FAMOUS,)
     flags = (
-        Flag("VLLM_INPLACE_AR_MIN", ("0", "4194304", "1024"), Scope.CALL, _TABLE),
-        Flag("VLLM_V41_PACKED_KV", ("0", "1"), Scope.CALL, _TABLE),
+        # Values that keep the operator out of place are drawn. A person may set others, and the contract follows.
+        Flag("VLLM_INPLACE_AR_MIN", ("0",), Scope.CALL, _TABLE),
+        Flag("VLLM_V41_PACKED_KV", ("0",), Scope.CALL, _TABLE),
     )
     faults: ClassVar[Mapping[str, str]] = {
         FAULT: "report A: without any flag, 4,194,304 elements or more are reduced in place in the input"

@@ -127,16 +127,20 @@ class AverageIsSum(Fault):
         return backend.run(case, replace(call, reduce_op="sum") if call.reduce_op == "avg" else call, rank, tensors)
 
 
-class RootClobbersOthers(Fault):
-    """A reduce leaves its result on every rank (pytorch#21480: buffers of the other ranks change)."""
+class InputClobbered(Fault):
+    """A gather uses its input as scratch (ompi#2824, mpich#6893: buffers that are not outputs change)."""
 
-    name = "reduce-changes-others"
-    summary = "reduce changes the buffers of the ranks that are not the root"
-    ops = ("reduce",)
+    name = "input-clobbered"
+    summary = "all_gather leaves the last element of its input negated"
+    ops = ("all_gather",)
 
     def run(self, backend: Backend, case: Case, call: Call, rank: int, tensors: Tensors) -> Tensors:
-        """Reduce to everybody."""
-        return backend.run(case, replace(call, op="all_reduce", root=None), rank, tensors)
+        """Write to the input afterwards."""
+        returned = backend.run(case, call, rank, tensors)
+        x = tensors[call.inputs[0]].reshape(-1)
+        if x.numel() and x.dtype.is_signed:
+            x[-1:].neg_()
+        return returned
 
 
 class GatherMisordered(Fault):
@@ -194,7 +198,7 @@ class CrashOnEmpty(Fault):
         return backend.run(case, call, rank, tensors)
 
 
-class HangOnUneven(Fault):
+class HangOnFew(Fault):
     """A size that the world does not divide hangs (flashinfer#4393: fewer packs than ranks)."""
 
     name = "hang-on-few"
@@ -214,10 +218,10 @@ FAULTS: dict[str, Fault] = {
         MissingContribution(),
         TailNotWritten(),
         AverageIsSum(),
-        RootClobbersOthers(),
+        InputClobbered(),
         GatherMisordered(),
         ElementsForBytes(),
         CrashOnEmpty(),
-        HangOnUneven(),
+        HangOnFew(),
     )
 }

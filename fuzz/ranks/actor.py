@@ -37,12 +37,14 @@ class RankActor:
     def __init__(self) -> None:
         self._zygote: tuple[Path, socket.socket] | None = None
         self._child: _Child | None = None
+        self._folder: Path | None = None
 
     def info(self) -> dict[str, Any]:
         """Return where this actor is: its node's address, a port free there now, and its GPUs' numbers."""
         import ray
 
-        address = ray.util.get_node_ip_address()
+        util: Any = ray.util
+        address = str(util.get_node_ip_address())
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family) as probe:
             probe.bind((address, 0))
@@ -54,7 +56,7 @@ class RankActor:
 
         The observation's status is OK when it did. `base` is the directory for this node's zygotes.
         """
-        self.stop(grace=0.0)
+        self.stop()
         child_config = ChildConfig.from_json(config)
         try:
             child = self._fork(Path(base), python, child_config)
@@ -74,19 +76,21 @@ class RankActor:
             wire.send(child.sock, {"case": case_text})
         return child.answer(time.monotonic() + deadline).to_json()
 
-    def stop(self, grace: float) -> None:
-        """End the child: by end of file, then after `grace` seconds by SIGKILL."""
+    def stop(self) -> None:
+        """Kill the child."""
+        self._end(0.0)
+
+    def leave(self, grace: float) -> None:
+        """Have the child close its world, kill it after `grace` seconds, and remove the world's folder."""
+        self._end(grace)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)  # Another rank may be doing the same.
+
+    def _end(self, grace: float) -> None:
         child, self._child = self._child, None
         if child is not None and not child.end(grace):
             # Its zygote does not answer. A new connection starts from nothing, and this one's end kills.
             self._hang_up()
-
-    def close(self, grace: float) -> None:
-        """End the child as `stop` does, and remove the world's folder."""
-        folder = self._child.config.folder if self._child else None
-        self.stop(grace)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)  # Another rank may be doing the same.
 
     def _hang_up(self) -> None:
         if self._zygote is not None:
@@ -99,7 +103,8 @@ class RankActor:
             self._hang_up()
             self._zygote = (folder, zygote.connect(base, python))
         server = self._zygote[1]
-        Path(config.folder).mkdir(exist_ok=True)
+        self._folder = Path(config.folder)
+        self._folder.mkdir(exist_ok=True)
         last_call = LastCall(config.call_file)
         last_call.set(-1)
         ours, theirs = socket.socketpair()
@@ -151,7 +156,7 @@ class _Child:
                 try:
                     reply = wire.receive(self.sock, deadline=cut)
                 except TimeoutError:  # Ended or stopped in the middle of a reply.
-                    return self._late(began, cut_short=cut < limit)
+                    return self._late(began)
                 except ConnectionError:
                     reply = None
                 except wire.WireError as error:
@@ -166,7 +171,7 @@ class _Child:
             if self._server in ready:
                 self._hear()
             else:
-                return self._late(began, cut_short=cut < limit)
+                return self._late(began)
 
     def end(self, grace: float) -> bool:
         """End the process by end of file, then after `grace` seconds by SIGKILL.
@@ -228,8 +233,8 @@ class _Child:
             text = f"rank {rank} closed its connection and did not end"
         return self._observation(Status.LOST, began, error=text)
 
-    def _late(self, began: float, *, cut_short: bool) -> Observation:
-        if cut_short:
+    def _late(self, began: float) -> Observation:
+        if self._peer_died is not None:
             return self._observation(Status.CUT_SHORT, began, stack=self._stack())
         if process.state(self._pid) in ("T", "t"):
             return self._observation(Status.STOPPED, began)

@@ -172,9 +172,7 @@ def _serve(config: ChildConfig, sock: socket.socket) -> int:
             observation = executor.run(message["case"], last_call.set)
         except Exception:
             # The executor reports what the library raises; what it raises itself is our own defect.
-            observation = Observation(
-                config.rank, Status.LOST, call=last_call.get(), error=traceback.format_exc()
-            )
+            observation = Observation(config.rank, Status.LOST, call=last_call.get(), error=traceback.format_exc())
         wire.send(sock, observation.to_json())
     executor.close()
     return 0

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import secrets
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fuzz.ranks import zygote
+from fuzz.ranks.crew import Crew
 
 START_SECONDS = 120.0
 """How long Ray may take to start: some seconds, more on a cold disk."""
 
+REACH_SECONDS = 10.0
+"""How long a given cluster may take to accept a connection."""
+
 END_SECONDS = 20.0
 """How long the head may take to end everything."""
 
+_PLACE_BYTES = 20
+"""How long a temporary directory's name may be. A Unix socket's has 107 bytes at most, and Ray adds 80."""
+
 _TOKEN = secrets.token_hex(32)
 """One a process: Ray reads a process's token once, and a second cluster must know the same."""
+
+_CLOSED: dict[str, str | None] = {
+    # As if on a desktop, where Ray keeps to the loopback interface.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": None,
+    "RAY_ADDRESS": None,
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 class ClusterError(Exception):
@@ -43,7 +62,8 @@ class Cluster:
         """Use `connect` instead."""
         self.directory = directory
         self._head: subprocess.Popen[bytes] | None = None
-        self._replaced: dict[str, str | None] = {}
+        self._undo = contextlib.ExitStack()
+        self._spare: dict[tuple[int, int], list[Crew]] = {}
 
     @classmethod
     def connect(cls, address: str | None, gpus: int | None = None) -> Cluster:
@@ -57,9 +77,12 @@ class Cluster:
 
         Raises `ClusterError` when there is no cluster to be had, or this process is in one already.
         """
-        # Short: the path of a Unix socket has 107 bytes at most, and Ray adds 62.
+        ray: Any = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():
+            raise ClusterError("this process is connected to a Ray cluster already")
         place = tempfile.gettempdir()
-        directory = Path(tempfile.mkdtemp(prefix="cclfuzz-", dir=place if len(place) <= 20 else "/tmp"))
+        place = place if len(place) <= _PLACE_BYTES else "/tmp"  # noqa: S108
+        directory = Path(tempfile.mkdtemp(prefix="cclfuzz-", dir=place))
         cluster = cls(directory)
         try:
             if address is None:
@@ -69,6 +92,15 @@ class Cluster:
             cluster._end()
             raise
         return cluster
+
+    def crew(self, size: int, gpus_per_rank: int) -> Crew:
+        """Return the actors for a world: those of one that was closed, or new ones."""
+        spare = self._spare.get((size, gpus_per_rank))
+        return spare.pop() if spare else Crew(size, gpus_per_rank)
+
+    def keep(self, crew: Crew) -> None:
+        """Keep the actors of a closed world for the next one: a new one takes a second to start."""
+        self._spare.setdefault((crew.size, crew.gpus_per_rank), []).append(crew)
 
     def close(self) -> None:
         """Disconnect, and where the cluster is ours wait until its last process and file are gone.
@@ -93,17 +125,9 @@ class Cluster:
         fd = os.open(self.directory / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as token:
             token.write(_TOKEN)
-        self._replaced = _set_variables(
-            {
-                # As if on a desktop, where Ray keeps to the loopback interface. Read when ray is imported.
-                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN_PATH": str(self.directory / "token"),
-                "RAY_AUTH_TOKEN": None,
-                "RAY_ADDRESS": None,
-                "RAY_USAGE_STATS_ENABLED": "0",
-            }
-        )
+        variables = {**_CLOSED, "RAY_AUTH_TOKEN_PATH": str(self.directory / "token")}
+        self._undo.enter_context(_variables(variables))
+        self._undo.enter_context(_closed_ray())
         paths = [str(zygote.link_code(self.directory)), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -129,6 +153,13 @@ class Cluster:
         return str(json.loads(line)["address"])
 
     def _join(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if port.isdigit() and not address.startswith("ray://"):
+            # Ray itself would go on trying for a quarter of an hour.
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+            except OSError as error:
+                raise ClusterError(f"nothing answers at {address}: {error}") from error
         import ray
 
         try:
@@ -138,7 +169,7 @@ class Cluster:
 
     def _end(self) -> None:
         """Have the head end everything, wait for it, and remove what is left."""
-        _set_variables(self._replaced)
+        self._undo.close()
         if self._head is not None:
             assert self._head.stdin is not None
             with contextlib.suppress(BrokenPipeError), self._head.stdin as word:
@@ -151,15 +182,41 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
-    """Set variables of this process, unset those that are None, and return what they were."""
-    replaced = {name: os.environ.get(name) for name in variables}
-    for name, value in variables.items():
+@contextlib.contextmanager
+def _variables(wanted: dict[str, str | None]) -> Iterator[None]:
+    """Set variables of this process, unset those that are None, and put back what they were."""
+    before = {name: os.environ.get(name) for name in wanted}
+    _set_variables(wanted)
+    try:
+        yield
+    finally:
+        _set_variables(before)
+
+
+def _set_variables(wanted: dict[str, str | None]) -> None:
+    for name, value in wanted.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    return replaced
+
+
+@contextlib.contextmanager
+def _closed_ray() -> Iterator[None]:
+    """Have Ray in this process follow `_CLOSED`, which it has not read if it was imported before."""
+    from ray._private import ray_constants
+
+    core: Any = importlib.import_module("ray._raylet")
+    loopback = ray_constants.ENABLE_RAY_CLUSTER
+    token = core.get_authentication_mode() == core.AuthenticationMode.TOKEN
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    core.Config.initialize(json.dumps({"AUTH_MODE": "token"}))
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = loopback
+        if not token:
+            core.Config.initialize(json.dumps({"AUTH_MODE": "disabled"}))
 
 
 def _first_line(fd: int, limit: float) -> bytes:

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fuzz.ranks.process import adopt_orphans, descendants, die_with_parent
 
@@ -55,7 +55,7 @@ def _run_ray(directory: Path, gpus: int | None) -> NoReturn:
 
     import ray
 
-    context = ray.init(
+    context: Any = ray.init(
         num_cpus=os.cpu_count(),
         num_gpus=gpus,
         object_store_memory=_OBJECT_STORE_BYTES,

@@ -46,11 +46,11 @@ def descendants(root: int) -> list[int]:
     """Return the living descendants of a process; zombies do not count as living."""
     children: dict[int, list[int]] = {}
     zombies = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := _stat(int(entry))):
-            children.setdefault(int(fields[1]), []).append(int(entry))
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        if fields := _stat(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
             if fields[0] == "Z":
-                zombies.add(int(entry))
+                zombies.add(pid)
     found = []
     front = [root]
     while front:

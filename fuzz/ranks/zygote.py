@@ -35,8 +35,8 @@ from typing import Any
 
 from fuzz.ranks import child, wire
 
-PRELOADED = ("numpy", "torch", "torch.distributed")
-"""What every child finds imported. Nothing here may start a thread."""
+PRELOADED = ("numpy", "torch", "torch.distributed", "fuzz.ranks.execute")
+"""What every child finds imported. Nothing here may start a thread, or look at a world's environment."""
 
 START_SECONDS = 120.0
 """How long importing `PRELOADED` may take: the first time, from a cold disk."""
@@ -45,6 +45,9 @@ LINGER_SECONDS = 10.0
 """How long a server without connections waits for the next world before it ends."""
 
 _PACKAGES = ("corpus", "fuzz", "oracles")
+
+_RAYS_OWN = ("RAY_", "PYTHONBREAKPOINT", "SPT_NOENV")
+"""How the names of the variables begin that Ray adds to its workers' environment."""
 
 _ENVIRONMENT = {
     # Ranks share few cores, and one thread is what makes the zygote safe to fork.
@@ -151,14 +154,22 @@ def _start(base: Path, python: str) -> None:
     folder = home(base, python)
     (folder / "socket").unlink(missing_ok=True)
     code = link_code(base)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_RAYS_OWN)}
     paths = [str(code), *(path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path)]
     environment = inherited | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
     with socket.socket(socket.AF_UNIX) as listener, (folder / "log").open("wb") as log:
         listener.bind(str(folder / "socket"))
         listener.listen(128)
         # -P: the folder that it runs in is no part of the import path.
-        command = [python, "-P", "-m", "fuzz.ranks.zygote", str(listener.fileno()), str(os.getppid()), str(folder)]
+        command = [
+            python,
+            "-P",
+            "-m",
+            "fuzz.ranks.zygote",
+            str(listener.fileno()),
+            str(os.getppid()),
+            str(folder),
+        ]
         try:
             starter = subprocess.Popen(
                 command,
@@ -237,7 +248,7 @@ class _Zygote:
         """Remove the server's folder, and with the last one what contains it."""
         shutil.rmtree(self._folder, ignore_errors=True)
         base = self._folder.parent
-        if set(os.listdir(base)) <= {"code"}:
+        if {entry.name for entry in base.iterdir()} <= {"code"}:
             shutil.rmtree(base, ignore_errors=True)
             with contextlib.suppress(OSError):
                 base.parent.rmdir()  # A cluster of our own keeps more there, and removes it itself.

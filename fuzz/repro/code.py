@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from corpus.case import TensorSpec, contiguous_strides
 from corpus.dtypes import DTYPES, DType, FloatFormat, Kind
@@ -23,26 +22,32 @@ class ReproError(ValueError):
 
 
 def fold(line: str) -> list[str]:
-    """Break a long line of code inside its brackets, as little as possible."""
+    """Break a long line of code inside its brackets, as far outside as possible."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    lines = []
+    lines, depth = [], 0
     while len(line) > WIDTH:
-        cut = max((place for place in _breaks(line) if place < WIDTH), default=0)
-        if cut <= len(indent):
+        places = [(-deep, place) for deep, place in _breaks(line, depth) if len(indent) < place < WIDTH]
+        if not places:
             break
+        deep, cut = max(places)
+        depth = -deep
         lines.append(line[:cut].rstrip())
         line = indent + line[cut:].lstrip()
     return [*lines, line]
 
 
-def _breaks(line: str) -> list[int]:
-    """Where a line may be broken: after a comma that stands outside strings."""
+def _breaks(line: str, depth: int) -> list[tuple[int, int]]:
+    """Where a line that starts inside `depth` brackets may be broken: after a comma, or before "for"."""
     places, quoted = [], False
     for index, character in enumerate(line):
         if character == '"':
             quoted = not quoted
-        elif character == "," and not quoted and line[index + 1 : index + 2] == " ":
-            places.append(index + 1)
+        elif not quoted:
+            depth += (character in "([{") - (character in ")]}")
+            if depth and line.startswith(", ", index):
+                places.append((depth, index + 1))
+            elif depth and line.startswith(" for ", index):
+                places.append((depth, index))
     return places
 
 
@@ -80,8 +85,11 @@ def _quiet(fmt: FloatFormat) -> int:
     return ((1 << fmt.exponent) - 1) << fmt.mantissa | 1 << (fmt.mantissa - 1)
 
 
-def number(bits: int, dtype: DType) -> str | None:
-    """One real component as a Python literal that torch turns into exactly these bits, or None if there is none."""
+def number(bits: int, dtype: DType, *, any_nan: bool = False) -> str | None:
+    """One real component as a Python literal that torch turns into exactly these bits, or None if there is none.
+
+    With `any_nan` every NaN is as good as another.
+    """
     if dtype.kind is Kind.BOOL:
         return str(bool(bits)) if bits < 2 else None
     if dtype.kind is Kind.OPAQUE:
@@ -92,25 +100,26 @@ def number(bits: int, dtype: DType) -> str | None:
         return str(bits - top if dtype.kind is Kind.SIGNED and bits >= top // 2 else bits)
     value = decode(bits, fmt)
     if math.isnan(value):
+        if any_nan:
+            return "nan"
         magnitude = bits & (1 << (fmt.bits - 1)) - 1
-        plain = fmt.bits > 8 and magnitude == _quiet(fmt)
-        return ("-nan" if bits != magnitude else "nan") if plain else None
+        signed = bits != magnitude
+        # torch drops the sign of a bfloat16 NaN, and has its own for eight bits.
+        plain = fmt.bits > 8 and magnitude == _quiet(fmt) and not (signed and dtype.name == "bfloat16")
+        return ("-nan" if signed else "nan") if plain else None
     if math.isinf(value):
         return str(value)
-    text = repr(value) if fmt.bits == 64 else str(_shortest(fmt)(value))
-    return text
+    if fmt.bits == 64:
+        return repr(value)
+    return str(np.float16(value) if (fmt.exponent, fmt.mantissa) == (5, 10) else np.float32(value))
 
 
-def _shortest(fmt: FloatFormat) -> type[np.floating[npt.NBitBase]]:
-    return np.float16 if (fmt.exponent, fmt.mantissa) == (5, 10) else np.float32
-
-
-def literals(table: Bits, dtype: DType) -> list[str] | None:
+def literals(table: Bits, dtype: DType, *, any_nan: bool = False) -> list[str] | None:
     """Elements as Python literals, or None if one of them has no exact literal."""
     if dtype.components == 2:
         pairs = [(number(int(re), dtype), number(int(im), dtype)) for re, im in table]
         return [_complex(re, im) for re, im in pairs] if all(_plain(part) for p in pairs for part in p) else None
-    found = [number(int(bits), dtype) for bits in table]
+    found = [number(int(bits), dtype, any_nan=any_nan) for bits in table]
     return [text for text in found if text is not None] if None not in found else None
 
 
@@ -140,15 +149,16 @@ def picked(choices: dict[int, str], variable: str = "rank") -> str:
     return "{" + ", ".join(f"{rank}: {text}" for rank, text in choices.items()) + f"}}[{variable}]"
 
 
-def literal(tables: dict[int, Bits], dtype: DType, shape: tuple[int, ...]) -> str:
+def literal(tables: dict[int, Bits], dtype: DType, shape: tuple[int, ...], *, any_nan: bool = False) -> str:
     """`torch.tensor(...)` of each rank's elements; bits where numbers have no exact literal."""
-    texts = {rank: literals(table, dtype) for rank, table in tables.items()}
+    texts = {rank: literals(table, dtype, any_nan=any_nan) for rank, table in tables.items()}
     if all(text is not None for text in texts.values()):
         lists = {rank: nested(text, shape) for rank, text in texts.items() if text is not None}
         sample = next((text[0] for text in texts.values() if text), "")
         return f"torch.tensor({picked(lists)}{dtype_argument(dtype.name, sample)})"
     if dtype.components == 2:
-        return f"torch.view_as_complex({literal(tables, _part(dtype), (*shape, 2))})"
+        parts = {rank: table.reshape(-1) for rank, table in tables.items()}
+        return f"torch.view_as_complex({literal(parts, _part(dtype), (*shape, 2), any_nan=any_nan)})"
     lists = {rank: nested([hex(int(bits)) for bits in table.reshape(-1)], shape) for rank, table in tables.items()}
     return f"torch.tensor({picked(lists)}, dtype=torch.uint{8 * dtype.word}).view(torch.{dtype.name})"
 

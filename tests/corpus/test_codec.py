@@ -1,4 +1,4 @@
-"""A case file is untrusted input: right cases come back, wrong ones are refused in one line that says what and where."""
+"""A case file is untrusted input: right ones come back, wrong ones are refused in one line that says what and where."""
 
 from __future__ import annotations
 

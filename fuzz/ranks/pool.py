@@ -1,0 +1,180 @@
+"""A world: the ranks that run cases under one configuration, rebuilt when one of them breaks.
+
+Actors and zygotes outlive the processes that hold the process group, so a world is rebuilt by forking, in
+hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fuzz.ranks import zygote
+from fuzz.ranks.actor import OPEN_SECONDS
+from fuzz.ranks.child import ChildConfig
+from fuzz.ranks.cluster import Cluster
+from fuzz.ranks.crew import Place
+from oracles.observation import Observation, Status
+
+LIBRARY_TIMEOUT_SECONDS = 3600.0
+"""The process group's own timeout. Beyond any deadline: a hang is to be seen, not to raise."""
+
+_GRACE_SECONDS = 1.0
+"""How long a sound world may take to close its process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    """What all the cases of one world have in common.
+
+    `environment` holds process-level variables: their value, or None where it must be unset. It is applied
+    after torch was imported and before anything else is. `python` is the interpreter of the environment
+    under test, `executor` the "module:Class" that runs cases (see `fuzz.ranks.child.Executor`).
+    """
+
+    backend: str
+    size: int
+    environment: tuple[tuple[str, str | None], ...] = ()
+    python: str = sys.executable
+    gpus_per_rank: int = 0
+    executor: str = "fuzz.ranks.execute:Executor"
+
+
+class World:
+    """Ranks that run one case after another. A context manager.
+
+    `rebuilds` counts how often the world was built again after it broke; `last_rebuild_seconds` is how long
+    the last building took, the first one included.
+    """
+
+    def __init__(self, config: WorldConfig, cluster: Cluster) -> None:
+        """Describe the world. It is built by the first `run`."""
+        self.config = config
+        self.rebuilds = 0
+        self.last_rebuild_seconds = 0.0
+        self._cluster = cluster
+        self._crew = cluster.crew(config.size, config.gpus_per_rank)
+        self._name = secrets.token_hex(4)
+        self._built = 0
+        self._open = False
+        self._busy = False
+
+    def run(self, case_text: str, deadline: float) -> list[Observation]:
+        """Run one case on every rank and return the ranks' observations in order.
+
+        `deadline` is in seconds. Whatever a rank does is an observation: one that is not OK breaks the world,
+        which the next `run` builds again first. If that fails the observations say so, with `call` -1.
+        Raises `PlacementError` if the cluster has no room.
+        """
+        self._busy = True
+        observations = [] if self._open else self._build()
+        if _sound(observations):
+            self._open = False
+            observations = self._crew.ask("run", [(case_text, deadline)] * self.config.size, deadline)
+        self._open = _sound(observations)
+        if not self._open:
+            self._crew.stop()
+        self._busy = False
+        return observations
+
+    def close(self) -> None:
+        """End the ranks. Their actors go back to the cluster if they are sound and hold no GPUs."""
+        # A run that was interrupted keeps its actors busy up to its deadline: they are not worth the wait.
+        whole = not self._busy and self._crew.leave(_GRACE_SECONDS if self._open else 0.0)
+        self._open = False
+        if whole and not self.config.gpus_per_rank:
+            self._cluster.keep(self._crew)
+        else:
+            self._crew.disband()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _build(self) -> list[Observation]:
+        began = time.monotonic()
+        if lost := self._crew.fill():
+            return lost
+        base = self._cluster.directory / "ranks"
+        arguments = [
+            (str(base), self.config.python, config.to_json())
+            for config in self._children(zygote.home(base, self.config.python) / self._name)
+        ]
+        observations = self._crew.ask("start", arguments, zygote.START_SECONDS + OPEN_SECONDS)
+        self.rebuilds += self._built > 0
+        self._built += 1
+        self.last_rebuild_seconds = time.monotonic() - began
+        return observations
+
+    def _children(self, folder: Path) -> list[ChildConfig]:
+        places = self._crew.places
+        init_method = rendezvous(places, folder / f"store-{self._built}")
+        children = []
+        for rank in range(self.config.size):
+            visible, device = visible_devices(places, rank)
+            given = (*_network(places), ("CUDA_VISIBLE_DEVICES", visible))
+            children.append(
+                ChildConfig(
+                    world=f"{self._name}-{self._built}",
+                    rank=rank,
+                    size=self.config.size,
+                    backend=self.config.backend,
+                    executor=self.config.executor,
+                    init_method=init_method,
+                    device=device,
+                    environment=(*given, *self.config.environment),
+                    path=_import_path(self.config.python),
+                    timeout=LIBRARY_TIMEOUT_SECONDS,
+                    folder=str(folder),
+                )
+            )
+        return children
+
+
+def rendezvous(places: Sequence[Place], store: Path) -> str:
+    """Return the address at which ranks meet: a file on one machine, a TCP store on rank 0's across nodes.
+
+    A TCP store with four ranks sometimes stalls for five seconds where a file does not.
+    """
+    if _on_one_machine(places):
+        return f"file://{store}"
+    address = places[0].address
+    return f"tcp://{f'[{address}]' if ':' in address else address}:{places[0].port}"
+
+
+def visible_devices(places: Sequence[Place], rank: int) -> tuple[str, int | None]:
+    """Return CUDA_VISIBLE_DEVICES for a rank, and which of those devices is its own (None: it has none).
+
+    All GPUs of the world on the rank's node are visible: without its peers' a library takes no
+    peer-to-peer path, and says nothing.
+    """
+    here = [gpu for place in places if place.address == places[rank].address for gpu in place.gpus]
+    own = places[rank].gpus
+    return ",".join(here), here.index(own[0]) if own else None
+
+
+def _on_one_machine(places: Sequence[Place]) -> bool:
+    return len({place.address for place in places}) == 1
+
+
+def _network(places: Sequence[Place]) -> tuple[tuple[str, str | None], ...]:
+    return (("GLOO_SOCKET_IFNAME", "lo"),) if _on_one_machine(places) else ()
+
+
+def _import_path(python: str) -> tuple[str, ...]:
+    """What an executor may import: all that we can, under our interpreter; nothing more under another."""
+    return tuple(str(Path(entry).absolute()) for entry in sys.path) if python == sys.executable else ()
+
+
+def _sound(observations: Sequence[Observation]) -> bool:
+    return all(observation.status is Status.OK for observation in observations)

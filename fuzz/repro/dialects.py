@@ -1,0 +1,192 @@
+"""How a library's calls are written in a script: what a backend adds to have repro scripts of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from corpus.case import WORLD, Call, Case
+from fuzz.repro.code import ReproError
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a call's arguments are called in the script.
+
+    `inputs` and `outputs` are variables (tensors, or lists of them where the collective takes lists), `me` is this
+    rank's place in the group, and `group` the argument that names a sub-group (empty for the world).
+    """
+
+    inputs: str
+    outputs: str
+    me: str
+    group: str
+
+
+class Dialect:
+    """torch.distributed over one of its process-group backends; a library of its own overrides `setup` and `call`."""
+
+    def __init__(self, process_group: str = "gloo", library: str = "") -> None:
+        self.process_group = process_group
+        self.library = library or process_group
+
+    def imports(self, case: Case) -> tuple[str, ...]:
+        """Import lines of the library, after torch's."""
+        return ()
+
+    def setup(self, case: Case) -> list[str]:
+        """Lines at module level: environment variables, functions."""
+        return [f'os.environ["{name}"] = {value!r}' for name, value in case.flags]
+
+    def call(self, case: Case, call: Call, names: Names) -> list[str]:
+        """The lines of one call, as the ranks of its group run them."""
+        return _CALLS[call.op](case, call, names)
+
+
+def _done(text: str, call: Call) -> list[str]:
+    """A call of torch.distributed, waited for where it is asynchronous."""
+    return [f"{text}, async_op=True).wait()" if call.async_op else f"{text})"]
+
+
+def _op(call: Call) -> str:
+    if call.reduce_op == "sum":
+        return ""
+    if call.reduce_op == "premul_sum":
+        return f", op=dist._make_nccl_premul_sum({call.factor})"
+    return f", op=dist.ReduceOp.{str(call.reduce_op).upper()}"
+
+
+def _global(case: Case, call: Call, member: int | None) -> int:
+    assert member is not None
+    return case.ranks(call)[member]
+
+
+def _all_reduce(case: Case, call: Call, names: Names) -> list[str]:
+    return _done(f"dist.all_reduce({names.inputs}{_op(call)}{names.group}", call)
+
+
+def _reduce(case: Case, call: Call, names: Names) -> list[str]:
+    root = _global(case, call, call.root)
+    return _done(f"dist.reduce({names.inputs}, dst={root}{_op(call)}{names.group}", call)
+
+
+def _broadcast(case: Case, call: Call, names: Names) -> list[str]:
+    return _done(f"dist.broadcast({names.inputs}, src={_global(case, call, call.root)}{names.group}", call)
+
+
+def _gathering(case: Case, call: Call, names: Names) -> list[str]:
+    return _done(f"dist.{call.op}({names.outputs}, {names.inputs}{names.group}", call)
+
+
+def _reduce_scattering(case: Case, call: Call, names: Names) -> list[str]:
+    return _done(f"dist.{call.op}({names.outputs}, {names.inputs}{_op(call)}{names.group}", call)
+
+
+def _gather(case: Case, call: Call, names: Names) -> list[str]:
+    root = _global(case, call, call.root)
+    lists = f"{names.outputs} if rank == {root} else None"
+    return _done(f"dist.gather({names.inputs}, {lists}, dst={root}{names.group}", call)
+
+
+def _scatter(case: Case, call: Call, names: Names) -> list[str]:
+    root = _global(case, call, call.root)
+    lists = f"{names.inputs} if rank == {root} else None"
+    return _done(f"dist.scatter({names.outputs}, {lists}, src={root}{names.group}", call)
+
+
+def _all_to_all_single(case: Case, call: Call, names: Names) -> list[str]:
+    splits = ""
+    if call.splits is not None:
+        splits = f", [row[{names.me}] for row in SPLITS], SPLITS[{names.me}]"
+    return _done(f"dist.all_to_all_single({names.outputs}, {names.inputs}{splits}{names.group}", call)
+
+
+def _send_recv(case: Case, call: Call, names: Names) -> list[str]:
+    source, target = _global(case, call, call.root), _global(case, call, call.peer)
+    send, receive, wait = ("isend", "irecv", ".wait()") if call.async_op else ("send", "recv", "")
+    return [
+        f"if rank == {source}:",
+        f"    dist.{send}({names.inputs}, dst={target}{names.group}){wait}",
+        f"if rank == {target}:",
+        f"    dist.{receive}({names.outputs}, src={source}{names.group}){wait}",
+    ]
+
+
+def _barrier(case: Case, call: Call, names: Names) -> list[str]:
+    group = names.group.removeprefix(", ")
+    if call.async_op:
+        return [f"dist.barrier({group}{', ' if group else ''}async_op=True).wait()"]
+    return [f"dist.barrier({group})"]
+
+
+_CALLS: Mapping[str, Callable[[Case, Call, Names], list[str]]] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _gathering,
+    "all_gather_into_tensor": _gathering,
+    "reduce_scatter": _reduce_scattering,
+    "reduce_scatter_tensor": _reduce_scattering,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all_single": _all_to_all_single,
+    "all_to_all": _gathering,
+    "send_recv": _send_recv,
+    "barrier": _barrier,
+}
+
+
+class VllmModel(Dialect):
+    """The model of vLLM's out-of-place all-reduce, written out in the script."""
+
+    def __init__(self) -> None:
+        super().__init__("gloo", "vLLM's all_reduce, modelled over gloo")
+
+    def setup(self, case: Case) -> list[str]:
+        """The operator, with the threshold that the flags and the fault resolve to."""
+        flags = dict(case.flags)
+        given = flags.get("VLLM_INPLACE_AR_MIN")
+        on = flags.get("VLLM_V41_PACKED_KV") == "1" or case.fault == "inplace-above-threshold"
+        threshold = int(given) if given is not None else 4194304 if on else 0
+        signature = "x, group=None" if any(call.group != WORLD for call in case.program) else "x"
+        group = ", group=group" if "group" in signature else ""
+        note = "".join(f"\n    # {name}={value}" for name, value in case.flags)
+        in_place = f"""
+    if x.numel() >= {threshold}:
+        dense = x.contiguous()
+        dist.all_reduce(dense{group})
+        return x if dense is x else x.copy_(dense)"""
+        return f'''
+def all_reduce({signature}):
+    """A model of torch.ops.vllm.all_reduce: out of place, so a caller may read x again afterwards."""{note}{
+            in_place if threshold else ""
+        }
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    out.copy_(x)
+    dist.all_reduce(out{group})
+    return out
+'''.splitlines()
+
+    def call(self, case: Case, call: Call, names: Names) -> list[str]:
+        """`y = all_reduce(x)`."""
+        return [f"{names.outputs} = all_reduce({names.inputs}{names.group})"]
+
+
+DIALECTS: Mapping[str, Callable[[], Dialect]] = {
+    "gloo": Dialect,
+    "nccl": lambda: Dialect("nccl"),
+    "vllm-model": VllmModel,
+}
+"""By a backend's name."""
+
+
+def dialect(backend: str) -> Dialect:
+    """Return how a backend's calls are written.
+
+    Raises:
+        ReproError: nobody said how.
+    """
+    try:
+        return DIALECTS[backend]()
+    except KeyError:
+        raise ReproError(f"backend {backend!r:.80}: no dialect says how its calls are written in a script") from None

@@ -1,0 +1,278 @@
+"""The text of `repro.py`: a failing case as a short program that starts its own ranks and needs nothing of ours."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corpus.case import Case
+from corpus.dtypes import DTYPES, Kind
+from fuzz.repro.body import Body
+from fuzz.repro.code import ReproError, fold
+from fuzz.repro.data import has_specials, simplified
+from fuzz.repro.dialects import Dialect, dialect
+from fuzz.repro.generator import helpers
+
+DEADLINE = 30
+"""Seconds that a rank may take in a script, for small tensors."""
+
+SMALL = 64
+"""Elements up to which a whole tensor is printed."""
+
+
+def script(
+    case: Case,
+    failures: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    versions: Sequence[tuple[str, str]] = (),
+    faithful: bool = False,
+    written_by: Dialect | None = None,
+) -> str:
+    """Return the text of `repro.py` for a failing case.
+
+    `failures` are `Failure.to_json()` dictionaries, the primary one first; the script checks for every kind among them.
+    Long tensors get simple data of the same kind; with `faithful` they get exactly the case's, by a longer script: for
+    a bug that the simple data does not show. `written_by` says how a library's calls are written, if its name does not.
+
+    Raises:
+        ReproError: this version cannot write the case as a script.
+    """
+    return "\n".join(lines(case, failures, title=title, versions=versions, faithful=faithful, written_by=written_by))
+
+
+def lines(
+    case: Case,
+    failures: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    versions: Sequence[tuple[str, str]],
+    faithful: bool,
+    written_by: Dialect | None,
+    file: str = "repro.py",
+    last: Sequence[str] = (),
+    imports: Sequence[str] = (),
+) -> list[str]:
+    """The lines of a script called `file`, with `last` before its end and `imports` among its imports."""
+    _refuse(case)
+    writer = written_by or dialect(case.backend)
+    case = case if faithful else simplified(case)
+    body = Body(case, failures, writer, faithful=faithful)
+    cuda = any(spec.memory == "cuda" for _, spec in case.specs())
+    code = [
+        *writer.setup(case),
+        "",
+        *(helpers(body.data.generators, case.seed, case.world.size) if body.data.generators else ()),
+        "",
+        *body.makers,
+        "",
+        *body.run,
+        "",
+        *body.helpers,
+        "",
+        *(_check(case, body, simple=not faithful) if body.checks else ()),
+        "",
+        *_main(writer, cuda=cuda),
+        "",
+        *last,
+        "",
+        'if __name__ == "__main__":',
+        "    main()",
+    ]
+    code = [piece for line in code for piece in fold(line)]
+    known = ["faulthandler", "os", "signal", "sys", "tempfile", "traceback", *imports]
+    text = "\n".join(code)
+    known += [name for name in ("functools", "hashlib", "itertools") if f"{name}." in text]
+    specials = [name for name in ("inf", "nan") if re.search(rf"\b{name}\b", text)]
+    return [
+        *_docstring(case, failures, title, versions, writer, file),
+        "",
+        *_spaced(
+            [
+                *(f"import {name}" for name in sorted(known)),
+                *([f"from math import {', '.join(specials)}"] if specials else ()),
+                "from multiprocessing import Process",
+                "",
+                "import torch",
+                "import torch.distributed as dist",
+                *writer.imports(case),
+                "",
+                f"WORLD = {case.world.size}",
+                f"DEADLINE = {_deadline(case)}  # seconds: a rank that takes longer hangs",
+                *body.constants,
+                *code,
+            ]
+        ),
+    ]
+
+
+def _refuse(case: Case) -> None:
+    if case.mode != "eager":
+        raise ReproError(f"mode {case.mode}: this version writes eager programs only")
+    if any(call.region is not None or call.stream for call in case.program):
+        raise ReproError("this version writes no grouped regions and no streams")
+    for tensor, spec in case.specs():
+        if spec.memory not in ("cpu", "cuda"):
+            raise ReproError(f"tensor {tensor.name}: this version writes no {spec.memory} memory")
+
+
+def _deadline(case: Case) -> int:
+    return DEADLINE + case.memory() * case.world.size // 20_000_000
+
+
+def _docstring(
+    case: Case,
+    failures: Sequence[Mapping[str, Any]],
+    title: str,
+    versions: Sequence[tuple[str, str]],
+    writer: Dialect,
+    file: str,
+) -> list[str]:
+    size = case.world.size
+    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    seen = ", ".join([*(f"{name} {version}" for name, version in versions), writer.library, ranks])
+    said = dict.fromkeys(f"{failure['message']}" for failure in failures)
+    promise = next((str(failure["promise"]) for failure in failures if failure.get("promise")), "")
+    words = [*list(said)[:3], *([f"Promised: {promise}"] if promise else ()), f"Seen with {seen}."]
+    if case.fault is not None and case.backend != "vllm-model":
+        words.append(f"It was seen with the seeded fault {case.fault!r}, which is not in this script.")
+    paragraphs = [line for text in words for line in textwrap.wrap(_clean(text), 110)]
+    return [
+        f'"""{_clean(title)}',
+        "",
+        *paragraphs,
+        "",
+        f"    python {file}",
+        f"    torchrun --nproc-per-node {size} {file}",
+        "",
+        "Exit status: 1 the bug is there (or a rank crashed or hung), 0 it is not, 2 a rank raised something else.",
+        '"""',
+    ]
+
+
+def _clean(text: str) -> str:
+    """Text that can stand in a docstring."""
+    line = " ".join(text.split())[:600]
+    return "".join(c if c.isprintable() else "?" for c in line).replace("\\", "/").replace('"""', "'''").strip('"')
+
+
+def _check(case: Case, body: Body, *, simple: bool) -> list[str]:
+    """The function that compares, prints and says whether something is wrong."""
+    specials = has_specials(case, [tensor.name for tensor in case.tensors])
+    dtypes = {spec.dtype for _, spec in case.specs()}
+    opaque = any(DTYPES[dtype].kind is Kind.OPAQUE for dtype in dtypes)
+    small = all(spec.storage_elements <= SMALL for _, spec in case.specs())
+    same, before = "got == want", []
+    if opaque or (body.bitwise and (specials or not simple) and len(dtypes) == 1):
+        same, before = "bits(got) == bits(want)", _bits(dtypes.pop())
+    elif specials or not simple:
+        same = "(got == want) | (got != got) & (want != want)"
+    example = "expected, for example," if body.many else "expected"
+    lines = [f"    right = {same}"]
+    if body.many:
+        lines = [
+            "    right = torch.zeros(got.shape, dtype=torch.bool)",
+            "    for want in legal:",
+            f"        right |= {same}",
+        ]
+    if small:
+        lines += [
+            '    verdict = "right" if right.all() else "wrong"',
+            "    observed, expected = got.tolist(), want.tolist()",
+            '    print(f"rank {rank}: {what} is {verdict}\\n  observed {observed}\\n  '
+            f'{example} {{expected}}", flush=True)',
+            "    return not right.all()",
+        ]
+    else:
+        lines += [
+            "    wrong = (~right).reshape(-1).nonzero().reshape(-1)",
+            '    print(f"rank {rank}: {what}: {len(wrong)} of {right.numel()} elements are wrong", flush=True)',
+            "    for at in wrong[:4].tolist():",
+            "        observed, expected = got.reshape(-1)[at].item(), want.reshape(-1)[at].item()",
+            f'        print(f"  at {{at}}: observed {{observed}}, {example} {{expected}}", flush=True)',
+            "    return len(wrong) > 0",
+        ]
+    return [
+        *before,
+        "",
+        f"def check(rank, what, got, {'legal' if body.many else 'want'}):",
+        '    """Compare exactly, print, and return whether it is wrong."""',
+        *lines,
+    ]
+
+
+def _bits(name: str) -> list[str]:
+    dtype = DTYPES[name]
+    dense = "x.resolve_conj().resolve_neg().contiguous()"
+    if dtype.itemsize == 16:
+        dense, word = f"torch.view_as_real({dense})", 8
+        tail = ".movedim(-1, 0)"
+    else:
+        word, tail = dtype.itemsize, ""
+    integer = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[word]
+    return [
+        "def bits(x):",
+        '    """The raw bits: every NaN and both zeros differ."""',
+        f"    return {dense}.view(torch.{integer}){tail}",
+        "",
+    ]
+
+
+def _main(writer: Dialect, *, cuda: bool) -> list[str]:
+    """How the ranks are started and watched. The parent computes nothing, so that it may fork."""
+    device = """
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.set_default_device("cuda")"""
+    return f'''
+def worker(rank, init_method):
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1{device if cuda else ""}
+    try:
+        dist.init_process_group("{writer.process_group}", init_method=init_method, rank=rank, world_size=WORLD)
+        wrong = run(rank)
+        dist.destroy_process_group()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)
+    sys.exit(1 if wrong else 0)
+
+
+def main():
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "RANK" in os.environ:  # torchrun has started them
+        worker(int(os.environ["RANK"]), "env://")
+    print("torch", torch.__version__, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [Process(target=worker, args=(r, f"file://{{folder}}/store"), daemon=True) for r in range(WORLD)]
+        for process in ranks:
+            process.start()
+        for rank, process in enumerate(ranks):
+            process.join()
+            if process.exitcode < 0:
+                print(f"rank {{rank}} was killed by {{signal.Signals(-process.exitcode).name}}")
+    codes = {{process.exitcode for process in ranks}}
+    sys.exit(max(codes) if codes <= {{0, 2}} else 1)
+'''.splitlines()
+
+
+def _spaced(code: list[str]) -> list[str]:
+    """Two blank lines before a function or the last block, at most one elsewhere, none at the ends."""
+    kept: list[str] = []
+    for line in code:
+        if not line and (not kept or not kept[-1]):
+            continue
+        if kept and re.match(r"def |if __name__", line):
+            while kept and not kept[-1]:
+                kept.pop()
+            kept += ["", ""]
+        elif kept and kept[-1] == "" and line and _ends_function(kept) and not line.startswith(" "):
+            kept.append("")
+        kept.append(line)
+    while kept and not kept[-1]:
+        kept.pop()
+    return [*kept, ""]
+
+
+def _ends_function(kept: list[str]) -> bool:
+    return len(kept) > 1 and kept[-2].startswith(" ")

@@ -1,0 +1,78 @@
+"""Puts the oracles' verdicts on one case together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from corpus.case import Case
+from corpus.codec import digest
+from corpus.contract import Contract
+from oracles import agreement, errors, liveness, numeric, preservation
+from oracles.failure import Failure
+from oracles.observation import Observation, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What one case showed.
+
+    `failures` in a fixed order. `refused`: every rank refused it, as the contract allows. `unspecified` counts elements
+    and buffers of which the contract says nothing, `bound_only` elements that only a bound judged. `lost` is why there
+    is no verdict, "" where there is one.
+    """
+
+    failures: list[Failure] = field(default_factory=list)
+    refused: bool = False
+    unspecified: int = 0
+    bound_only: int = 0
+    lost: str = ""
+
+
+def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -> Judgement:
+    """Judge what the ranks of one case reported (one observation a rank).
+
+    A world that died or hung has no other failure than that; one that raised is judged for its errors, and for what it
+    changed where it reported that.
+
+    Raises:
+        RuntimeError: a rank ran another case than this one, which is our own mistake.
+    """
+    observations = sorted(observations, key=lambda seen: seen.rank)
+    _check_digests(case, observations)
+    lost = [seen for seen in observations if seen.status is Status.LOST]
+    if lost:
+        return Judgement(lost="; ".join(f"rank {seen.rank}: {seen.error or 'lost'}" for seen in lost))
+    statuses = {seen.status for seen in observations}
+    found: Iterable[Failure]
+    refused = False
+    if statuses & {Status.DIED, Status.STOPPED}:
+        found = liveness.judge(case, contract, observations)
+    elif Status.RAISED in statuses:
+        # A rank that waits for one that raised hangs: that is the consequence, the error is the finding.
+        refused = errors.refused(case, contract, observations)
+        found = [*preservation.judge(case, contract, observations), *errors.judge(case, contract, observations)]
+    elif statuses - {Status.OK}:
+        found = liveness.judge(case, contract, observations)
+    else:
+        found = [
+            *numeric.judge(case, contract, observations),
+            *preservation.judge(case, contract, observations),
+            *agreement.judge(case, contract, observations),
+        ]
+    outputs = [entry for seen in observations for entry in seen.reports.get("numeric", {}).get("outputs", ())]
+    skipped = sum(seen.reports.get("preservation", {}).get("unspecified", 0) for seen in observations)
+    return Judgement(
+        failures=list(found),
+        refused=refused,
+        unspecified=skipped + sum(entry["judged"].get("unspecified", 0) for entry in outputs),
+        bound_only=sum(entry["judged"].get("bound", 0) for entry in outputs),
+    )
+
+
+def _check_digests(case: Case, observations: Sequence[Observation]) -> None:
+    wanted = digest(case)
+    for seen in observations:
+        # A rank that ended before it could report has no digest.
+        if seen.digest != wanted and (seen.digest or seen.status is Status.OK):
+            raise RuntimeError(f"rank {seen.rank} ran case {seen.digest or 'without a digest'}, not {wanted}")

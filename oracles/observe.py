@@ -1,0 +1,21 @@
+"""What the oracles see inside a rank, beside its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from corpus.case import Case
+from corpus.contract import Contract
+from oracles import numeric, preservation
+
+if TYPE_CHECKING:
+    from oracles.buffers import Buffer
+
+
+def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
+    """Return what each oracle's observing half saw on `rank` (global), by oracle name: small and JSON-able."""
+    return {
+        "numeric": numeric.observe(case, contract, rank, buffers),
+        "preservation": preservation.observe(case, contract, rank, buffers),
+    }
