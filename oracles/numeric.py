@@ -8,6 +8,7 @@ values. `judge` runs in the driver.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from oracles.failure import NumericFailure
 from oracles.legal import How, enumerable, forms, legal_words, power
 from oracles.legal import judge as judge_elements
 from oracles.observation import Observation
-from oracles.rounding import canonical, gradual_underflow
+from oracles.rounding import Values, canonical, gradual_underflow
 from oracles.text import counted, element, listed, ranks_text
 
 if TYPE_CHECKING:
@@ -82,24 +83,23 @@ def _observe(
     if report["form"]:
         return report
     seen = buffer.bits()
-    judged: dict[str, int] = {}
-    powers: list[float] = []
+    judged: Counter[How] = Counter()
+    powers: list[Values] = []
     wrong: list[Positions] = []
     digest = hashlib.sha256()
     deviates = False
     for part in found:
         start, length = part.piece.start, part.piece.length
         result = _Look(part, seen[start : start + length], buffer.dtype)
-        for how, count in result.counts.items():
-            judged[how] = judged.get(how, 0) + count
+        judged.update(result.counts)
         powers += result.powers
         wrong.append(start + result.wrong)
         report["unjudged"] += result.unjudged
         if result.deviates:
             deviates = True
             digest.update(f"{start},{length}:".encode() + result.digest.digest())
-    report["judged"] = {how: count for how, count in judged.items() if count}
-    report["power"] = round(float(np.mean(powers)), 4) if powers else None
+    report["judged"] = {how.name.lower(): count for how, count in judged.items() if count}
+    report["power"] = _mean(powers)
     report["deviations"] = digest.hexdigest()[:16] if deviates else ""
     places = np.sort(np.concatenate(wrong))
     report["wrong"] = len(places)
@@ -109,6 +109,12 @@ def _observe(
             diagnosis.Wrong(case, contract, call, buffer, found, seen, places, complete=not report["unjudged"])
         )
     return report
+
+
+def _mean(powers: list[Values]) -> float | None:
+    """The mean detection power of the elements that have one."""
+    known = [array[np.isfinite(array)] for array in powers]
+    return round(float(np.concatenate(known).mean()), 4) if sum(map(len, known)) else None
 
 
 def _form(buffer: Buffer) -> str:
@@ -129,8 +135,8 @@ class _Look:
     def __init__(self, part: Part, seen: Bits, dtype: DType) -> None:
         self.part = part
         self.seen = seen
-        self.counts = {How.PREDICTED.name.lower(): len(seen)}
-        self.powers: list[float] = []
+        self.counts: Counter[How] = Counter({How.PREDICTED: len(seen)})
+        self.powers: list[Values] = []
         self.wrong = np.empty(0, dtype=np.int64)
         self.unjudged = 0
         self.digest = hashlib.sha256()
@@ -145,14 +151,15 @@ class _Look:
         Those that another order explains are counted as members.
         """
         part, seen = self.part, self.seen
-        fmt = dtype.format if part.reduction is not None else None
+        fmt = dtype.format if part.reduction is not None and part.reduction.defined else None
         orders = _Orders(part)
         offsets, places = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
         for (offset, index, count), _ in differing(seen, part.predicted, part.blocks()):
             block, predicted = seen[offset : offset + count], part.predicted[index : index + count]
-            # Of NaN we compare that it is one: payload and sign are whatever the order of operations made them.
+            # Of NaN we compare that it is one: payload and sign are whatever the order of operations made them. In the
+            # prediction it is canonical already.
             same = canonical(block, fmt)
-            differs = same != canonical(predicted, fmt)
+            differs = same != predicted
             differs = differs if differs.ndim == 1 else differs.any(axis=1)
             if not differs.any():
                 continue
@@ -167,8 +174,8 @@ class _Look:
         return np.concatenate(offsets), np.concatenate(places)
 
     def _move(self, old: How, new: How, count: int) -> None:
-        for how, change in ((old, -count), (new, count)):
-            self.counts[how.name.lower()] = self.counts.get(how.name.lower(), 0) + change
+        self.counts[old] -= count
+        self.counts[new] += count
 
     def _judge(self, offsets: Positions, places: Positions) -> None:
         """Membership of each distinct (table entry, observed value), in rounds of one value an entry."""
@@ -191,7 +198,7 @@ class _Look:
             how[chosen] = judge_elements(part.reduction, sources, values[chosen])
             by_bound = how[chosen] == How.BOUND
             if by_bound.any():
-                self.powers.append(float(np.nanmean(power(part.reduction, [source[by_bound] for source in sources]))))
+                self.powers.append(power(part.reduction, [source[by_bound] for source in sources]))
             same = values == values[representative]
             done = same if same.ndim == 1 else same.all(axis=1)
             verdicts = how[representative[done]]
@@ -203,7 +210,7 @@ class _Look:
             if rounds >= ROUNDS and any(len(some) for some in wrong):
                 break
         self.unjudged = len(offsets)
-        self.counts[How.PREDICTED.name.lower()] -= len(offsets)
+        self.counts[How.PREDICTED] -= len(offsets)
         self.wrong = np.sort(np.concatenate(wrong))
 
 

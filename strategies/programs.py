@@ -104,12 +104,14 @@ class Program:
         """Build the tensors of a call, and add it."""
         contract = self.space.contract.ops[drawn.op]
         mutates = in_place(drawn.op, contract)
+        # Where the flags ask for an in-place path, an input may be overwritten, so it is nobody else's.
+        consumes = mutates or (contract.returned and self.space.contract.in_place_from.value > 0)
         given, taken = shapes(drawn.op, drawn.chunk, len(drawn.members), drawn.form, drawn.pattern)
         if drawn.again is not None:
             inputs = [drawn.again]
         else:
             inputs = [
-                self._tensor(drawn, name, each, drawn.payload, writable=mutates)
+                self._tensor(drawn, name, each, drawn.payload, writable=consumes)
                 for name, each in zip(self._names("x", len(given), listed=takes_list(drawn.op)), given, strict=True)
             ]
             self.tensors += inputs
@@ -121,7 +123,7 @@ class Program:
                 for name, each in zip(self._names(letter, len(taken), listed=gives_list(drawn.op)), taken, strict=True)
             ]
             self.tensors += outputs
-            if drawn.op in PLAIN_INPUT and len(set(given[0])) == 1:
+            if not consumes and drawn.op in PLAIN_INPUT and len(set(given[0])) == 1:
                 self._readable += inputs
         ragged = drawn.op == "all_to_all_single" and drawn.pattern != "even"
         self.calls.append(
@@ -220,7 +222,8 @@ def _call(draw: DrawFn, program: Program) -> None:
         program.calls.append(Call(op, group=group))
         return
     again = None
-    if program.calls and choose(draw, "again", (False, True)) and op in PLAIN_INPUT and not in_place(op, contract):
+    reads = op in PLAIN_INPUT and not in_place(op, contract)
+    if len(program.calls) > 0 and choose(draw, "again", (False, True)) and reads:
         again = program.readable(op, reduce_op, ranks, room)
     if again is not None:
         chunk, dtype, payload, variant = again.spec.shape, again.spec.dtype, str(again.spec.payload), 0

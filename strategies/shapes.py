@@ -39,25 +39,24 @@ _DIMENSIONS: Final = tuple(
     for fixed, places in (
         ((3,), (0, 1)),
         ((8,), (0,)),
-        ((1,), (0, 1)),
         ((2, 3), (0, 1, 2)),
         ((5, 2), (0,)),
         ((7, 16), (1,)),
-        ((1, 4), (0, 1)),
         ((3, 64), (0,)),
         ((2, 3, 5), (0, 1, 3)),
-        ((4, 1, 3), (0,)),
         ((3, 8, 4), (0,)),
     )
     for place in places
 )
+_SINGLETONS: Final = (Arrangement((1,)), Arrangement((1,), 1), Arrangement((1, 4), 1), Arrangement((4, 1, 3)))
 ARRANGEMENTS: Final = (
     *(FLAT,) * 27,
     *_DIMENSIONS,
     *(Arrangement((hidden,)) for hidden in HIDDEN),
+    *_SINGLETONS,
     *(Arrangement(scalar=True),) * 2,
 )
-"""In shrinking order: one dimension, two to four small ones, tokens x hidden, none."""
+"""In shrinking order: one dimension, two to four, tokens x hidden, some of one element, none."""
 _ARRANGEMENT: Final = Choice("arrangement", ARRANGEMENTS)
 
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,21 @@ class RankActor:
             text = f"no process for rank {child_config.rank}: {error}"
             return Observation(child_config.rank, Status.LOST, error=text).to_json()
         self._child = child
-        return child.answer(time.monotonic() + OPEN_SECONDS).to_json()
+        opened = child.answer(time.monotonic() + OPEN_SECONDS)
+        if opened.status is not Status.OK and not opened.error:
+            opened = replace(opened, error="while the world was being opened")
+        return opened.to_json()
 
     def run(self, case_text: str, deadline: float) -> dict[str, Any]:
         """Run one case and return the rank's observation, after `deadline` seconds at the latest."""
         child = self._child
         assert child is not None, "start first"
+        limit = time.monotonic() + deadline
         child.last_call.set(-1)
-        with contextlib.suppress(ConnectionError):  # It died between two cases, which `answer` finds.
-            wire.send(child.sock, {"case": case_text})
-        return child.answer(time.monotonic() + deadline).to_json()
+        # It may have died or been stopped between two cases, which `answer` finds.
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            wire.send(child.sock, {"case": case_text}, deadline=limit)
+        return child.answer(limit).to_json()
 
     def stop(self) -> None:
         """Kill the child."""
@@ -105,6 +111,8 @@ class RankActor:
         server = self._zygote[1]
         self._folder = Path(config.folder)
         self._folder.mkdir(exist_ok=True)
+        config.stack_file.unlink(missing_ok=True)
+        config.output_file.unlink(missing_ok=True)
         last_call = LastCall(config.call_file)
         last_call.set(-1)
         ours, theirs = socket.socketpair()
@@ -228,7 +236,8 @@ class _Child:
             stack = _read(self.config.stack_file)
             return self._observation(Status.DIED, began, signal=how, order=order, stack=stack)
         if self._server_gone:
-            text = f"the fork server of rank {rank} is gone, and the rank with it"
+            said = zygote.tail(Path(self.config.folder).parent / "log", 2000).strip()
+            text = f"the fork server of rank {rank} is gone, and the rank with it: {said or 'no word from it'}"
         else:
             text = f"rank {rank} closed its connection and did not end"
         return self._observation(Status.LOST, began, error=text)

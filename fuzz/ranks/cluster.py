@@ -32,7 +32,7 @@ END_SECONDS = 20.0
 """How long the head may take to end everything."""
 
 _PLACE_BYTES = 20
-"""How long a temporary directory's name may be. A Unix socket's has 107 bytes at most, and Ray adds 80."""
+"""How long a temporary directory's name may be: a Unix socket's has 107 bytes at most, and 87 are added."""
 
 _TOKEN = secrets.token_hex(32)
 """One a process: Ray reads a process's token once, and a second cluster must know the same."""
@@ -127,7 +127,6 @@ class Cluster:
             token.write(_TOKEN)
         variables = {**_CLOSED, "RAY_AUTH_TOKEN_PATH": str(self.directory / "token")}
         self._undo.enter_context(_variables(variables))
-        self._undo.enter_context(_closed_ray())
         paths = [str(zygote.link_code(self.directory)), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -145,6 +144,7 @@ class Cluster:
                 env=environment,
                 start_new_session=True,
             )
+        self._undo.enter_context(_closed_ray())  # It imports ray: meanwhile the head does the same.
         assert self._head.stdout is not None
         with self._head.stdout as output:
             line = _first_line(output.fileno(), time.monotonic() + START_SECONDS)

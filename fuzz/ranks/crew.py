@@ -64,20 +64,24 @@ class Crew:
         if self._group is None:
             self._group = _reserve(self.size, self.gpus_per_rank)
         remote: Any = ray.remote(RankActor)
-        actors = {
-            rank: remote.options(
+        actors = [
+            seat.actor
+            if seat is not None
+            else remote.options(
                 num_cpus=CPUS_PER_RANK,
                 num_gpus=self.gpus_per_rank,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, rank),
             ).remote()
             for rank, seat in enumerate(self._seats)
-            if seat is None
-        }
+        ]
+        # Asked each time: a port that was free may be taken by now.
+        calls = [actor.info.remote() for actor in actors]
         limit = time.monotonic() + PLACE_SECONDS
-        for rank, actor in actors.items():
+        for rank, actor in enumerate(actors):
             try:
-                found = ray.get(actor.info.remote(), timeout=max(limit - time.monotonic(), 0.0))
+                found = ray.get(calls[rank], timeout=max(limit - time.monotonic(), 0.0))
             except ray.exceptions.RayError as error:
+                self._seats[rank] = None
                 ray.kill(actor)
                 return [_lost(each, error) for each in range(self.size)]
             self._seats[rank] = _Seat(actor, Place(found["address"], found["port"], tuple(found["gpus"])))

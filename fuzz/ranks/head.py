@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,9 @@ from fuzz.ranks.process import adopt_orphans, descendants, die_with_parent
 
 END_SECONDS = 10.0
 """How long killed processes may take to be gone; a process that waits for a disk can take a while."""
+
+_CPUS = 2
+"""Declared, whatever the machine has: Ray starts an idle worker for each, and a rank reserves a hundredth."""
 
 _OBJECT_STORE_BYTES = 80 * 2**20
 
@@ -42,33 +46,42 @@ def main(directory: Path, driver: int, gpus: int | None) -> None:
             die_with_parent(me)
             _run_ray(directory, gpus)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        select.select([watched, sys.stdin, os.pidfd_open(starter)], [], [])
+        ray_ended = os.pidfd_open(starter)
+        if ray_ended in select.select([watched, sys.stdin, ray_ended], [], [])[0]:
+            # The driver finds the reason in our log, which is in the directory, before it lets us go.
+            select.select([watched, sys.stdin], [], [])
     finally:
         _kill_descendants()
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run_ray(directory: Path, gpus: int | None) -> NoReturn:
-    # Whatever Ray starts must not keep the driver's pipe open.
-    ready = os.dup(1)
-    os.dup2(2, 1)
+    try:
+        # Whatever Ray starts must not keep the driver's pipe open.
+        ready = os.dup(1)
+        os.dup2(2, 1)
 
-    import ray
+        import ray
 
-    context: Any = ray.init(
-        num_cpus=os.cpu_count(),
-        num_gpus=gpus,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        logging_level=40,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=str(directory / "ray"),
-    )
-    os.write(ready, json.dumps({"address": context.address_info["gcs_address"]}).encode() + b"\n")
-    os.close(ready)
-    while True:
-        signal.pause()
+        context: Any = ray.init(
+            num_cpus=_CPUS,
+            num_gpus=gpus,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            logging_level=40,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(directory / "ray"),
+        )
+        os.write(ready, json.dumps({"address": context.address_info["gcs_address"]}).encode() + b"\n")
+        os.close(ready)
+        while True:
+            signal.pause()
+    except BaseException:
+        # For the log. Whatever comes after this is our parent's, whose fork this is.
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _kill_descendants() -> None:

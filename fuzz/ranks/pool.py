@@ -10,7 +10,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -77,6 +77,7 @@ class World:
         if _sound(observations):
             self._open = False
             observations = self._crew.ask("run", [(case_text, deadline)] * self.config.size, deadline)
+            observations = _cut_short(observations)
         self._open = _sound(observations)
         if not self._open:
             self._crew.stop()
@@ -174,6 +175,19 @@ def _network(places: Sequence[Place]) -> tuple[tuple[str, str | None], ...]:
 def _import_path(python: str) -> tuple[str, ...]:
     """What an executor may import: all that we can, under our interpreter; nothing more under another."""
     return tuple(str(Path(entry).absolute()) for entry in sys.path) if python == sys.executable else ()
+
+
+def _cut_short(observations: list[Observation]) -> list[Observation]:
+    """Call no rank hung that waited for one that was gone.
+
+    A zygote tells the ranks of its own node that one died; those on other nodes wait for the deadline.
+    """
+    if not any(observation.status in (Status.DIED, Status.LOST) for observation in observations):
+        return observations
+    return [
+        replace(observation, status=Status.CUT_SHORT) if observation.status is Status.HUNG else observation
+        for observation in observations
+    ]
 
 
 def _sound(observations: Sequence[Observation]) -> bool:

@@ -19,16 +19,19 @@ class WireError(Exception):
     """The other side sent something that is not a whole, well-formed message."""
 
 
-def send(sock: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+def send(
+    sock: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = (), *, deadline: float | None = None
+) -> None:
     """Send one message, and duplicates of `fds` with it.
 
-    Raises `WireError` if the message is longer than `MAX_MESSAGE`, and `OSError` (mostly
-    `BrokenPipeError`) if the other side is gone.
+    `deadline` is a time on the monotonic clock in seconds; without it the call waits for ever. Raises
+    `TimeoutError` when the deadline passes before the other side has made room, `WireError` if the message
+    is longer than `MAX_MESSAGE`, and `OSError` (mostly `BrokenPipeError`) if the other side is gone.
     """
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_MESSAGE:
         raise WireError(f"a message of {len(body)} bytes; the limit is {MAX_MESSAGE}")
-    sock.settimeout(None)
+    _set_deadline(sock, deadline)
     data = _LENGTH.pack(len(body)) + body
     sent = socket.send_fds(sock, [data], list(fds)) if fds else 0
     if sent < len(data):

@@ -14,6 +14,7 @@ from fuzz.finding import Finding, case_text, to_json
 from fuzz.report.page import page
 from fuzz.repro.pytest_file import pytest_file
 from fuzz.repro.script import script
+from fuzz.repro.trial import shows
 
 SUSPECTED = "suspected"
 
@@ -55,9 +56,11 @@ class RunFolder:
         self._write(self.path / "findings" / SUSPECTED, finding)
 
     def keep(self, finding: Finding) -> str:
-        """Write a bug's folder with everything about it; return its path."""
+        """Write a bug's folder with everything about it, run its repro once, and return the folder's path."""
         folder = self.path / "findings" / finding.key
         self._write(folder, finding)
+        if finding.shrunk:
+            self._try(folder, finding)
         self.discard()
         return str(folder)
 
@@ -69,9 +72,28 @@ class RunFolder:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "case.json", case_text(finding.case))
         write_atomically(folder / "finding.json", json.dumps(to_json(finding), indent=1) + "\n")
-        write_atomically(folder / "finding.md", page(finding))
-        write_atomically(folder / "repro.py", script(finding.case, finding.failures, title=finding.title))
-        write_atomically(folder / "test_repro.py", pytest_file(finding.case, finding.failures, title=finding.title))
+        write_atomically(folder / "finding.md", page(finding, ""))
+        self._write_repros(folder, finding, faithful=False)
+
+    def _write_repros(self, folder: Path, finding: Finding, *, faithful: bool) -> None:
+        for name, write in (("repro.py", script), ("test_repro.py", pytest_file)):
+            text = write(
+                finding.case, finding.failures, title=finding.title, versions=finding.versions, faithful=faithful
+            )
+            write_atomically(folder / name, text)
+
+    def _try(self, folder: Path, finding: Finding) -> None:
+        """Run the repro; where its simple data does not show the bug, give it exactly the case's."""
+        shown = shows(folder / "repro.py")
+        if not shown:
+            self._write_repros(folder, finding, faithful=True)
+            shown = shows(folder / "repro.py")
+        text = (
+            "It was run once on this machine, and showed it."
+            if shown
+            else "Run once on this machine, it did NOT show it."
+        )
+        write_atomically(folder / "finding.md", page(finding, text))
 
     def record(self, event: events.Event) -> None:
         """Append one event to `events.jsonl`."""

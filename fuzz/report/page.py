@@ -16,8 +16,8 @@ _VERDICTS = {
 }
 
 
-def page(finding: Finding) -> str:
-    """Return `finding.md`."""
+def page(finding: Finding, trial: str) -> str:
+    """Return `finding.md`. `trial` says what came of running the repro, "" where it was not run."""
     primary = finding.primary
     lines = [f"# {finding.title}", "", primary["message"], ""]
     lines += [f"Verdict {primary['verdict']}: {_VERDICTS[int(primary['verdict'])]}."]
@@ -50,6 +50,7 @@ def page(finding: Finding) -> str:
         "    python repro.py",
         f"    cclfuzz replay case.json   # {digest(finding.case)}",
     ]
+    lines += ["", trial] if trial else []
     lines += ["", f"Versions: {', '.join(versions)}."]
     return "\n".join(lines) + "\n"
 

@@ -317,7 +317,7 @@ class Body:
                 ranks = list(self.case.ranks(call))
                 order = "" if ranks == sorted(ranks) else ", sort_ranks=False"
                 lines.append(f"    {group} = dist.new_group({ranks}{order})")
-        calls = [line for call in self.case.program for line in self._call(call)]
+        calls = [line for call in self.case.program for line in self._call(call, checks)]
         if self._only is not None:
             lines += [f"    if rank not in {self._only}:", "        return False"]
             if any(re.search(r"\bme\b", line) for line in (*calls, *checks)):
@@ -346,10 +346,14 @@ class Body:
             lines.append(f"{argument.variable} = {made}")
         return lines
 
-    def _call(self, call: Call) -> list[str]:
+    def _call(self, call: Call, checks: list[str]) -> list[str]:
+        outputs = self._argument(call, "outputs") if call.outputs else None
+        if outputs is not None and self._is_returned(outputs):
+            used = any(re.search(rf"\b{outputs.variable}\b", line) for line in checks)
+            outputs = outputs if used else None
         names = Names(
             inputs=self._argument(call, "inputs").variable if call.inputs else "",
-            outputs=self._argument(call, "outputs").variable if call.outputs else "",
+            outputs=outputs.variable if outputs is not None else "",
             me=self._me(call),
             group=f", group={self._group(call)}" if self._group(call) else "",
         )
@@ -367,6 +371,9 @@ def _concluded(checks: list[str]) -> list[str]:
         return [*checks, "return False"]
     if count == 1 and len(checks) == 1 and checks[0].startswith("wrong |= "):
         return [f"return {checks[0].removeprefix('wrong |= ')}"]
+    if count == 1 and len(checks) == 2 and checks[0].startswith("if "):
+        condition, check = checks[0][3:-1], checks[1].strip().removeprefix("wrong |= ")
+        return [f"return {condition} and {check}"]
     first = next(index for index, line in enumerate(checks) if "wrong " in line)
     if checks[first].startswith("wrong |= "):
         return [*checks[:first], checks[first].replace("|=", "=", 1), *checks[first + 1 :], "return wrong"]

@@ -168,8 +168,9 @@ def all_reduce({signature}):
 '''.splitlines()
 
     def call(self, case: Case, call: Call, names: Names) -> list[str]:
-        """`y = all_reduce(x)`."""
-        return [f"{names.outputs} = all_reduce({names.inputs}{names.group})"]
+        """`y = all_reduce(x)`, or only the call where nothing is asked of y."""
+        keep = f"{names.outputs} = " if names.outputs else ""
+        return [f"{keep}all_reduce({names.inputs}{names.group})"]
 
 
 DIALECTS: Mapping[str, Callable[[], Dialect]] = {

@@ -31,7 +31,7 @@ def numbers(n, *parts):
 def repeat(table, name, n):
     """`n` elements of a table of at most {PERIOD}, each repetition starting elsewhere in it."""
     starts = [0] + [key("rotation", key(SEED, name), k) % {PERIOD} for k in range(1, -(-n // {PERIOD}))]
-    return torch.cat([torch.cat([table[start:], table[:start]]) for start in starts])[:n] if n > len(table) else table
+    return torch.cat([torch.cat([table[start:], table[:start]]) for start in starts])[:n].clone()
 '''
 
 _MODULO = '''

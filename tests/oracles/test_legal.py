@@ -1,6 +1,7 @@
 """The legal set holds every result of every order, and nothing that a lost contribution would give."""
 
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -292,20 +293,15 @@ def test_exact_sums_of_many_ranks_have_one_result(name):
 
 
 @settings(derandomize=True, deadline=None)
-@given(st.lists(st.integers(-300, 300), min_size=6, max_size=8), st.integers(-20, 20))
+@given(st.lists(st.integers(-50, 50), min_size=6, max_size=8), st.integers(-20, 20))
 def test_a_sum_is_called_exact_only_where_all_partial_sums_are(integers, exponent):
     numbers = [float(integer) * 2.0**exponent for integer in integers]
     rows = of(numbers, "bfloat16")
     fmt = DTYPES["bfloat16"].format
     held = [Fraction(float(values(row, fmt, np.float64)[0])) for row in rows]
     assume(bound.exact_sum(rows, fmt)[0])
-    for start in range(len(held)):
-        for stop in range(start + 1, len(held) + 1):
-            total = float(sum(held[start:stop]))
-            again = values(
-                round_to(np.array([total]), DTYPES["bfloat16"].format), DTYPES["bfloat16"].format, np.float64
-            )
-            assert again[0] == total
+    sums = [float(sum(held[start:stop])) for start, stop in combinations(range(len(held) + 1), 2)]
+    np.testing.assert_array_equal(values(round_to(np.array(sums), fmt), fmt, np.float64), sums)
 
 
 @settings(derandomize=True, deadline=None)

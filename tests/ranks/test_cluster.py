@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,9 +10,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from fuzz.ranks.cluster import Cluster, ClusterError
 from fuzz.ranks.pool import World
@@ -24,7 +27,7 @@ from fuzz.ranks.cluster import Cluster
 from fuzz.ranks.pool import World, WorldConfig
 
 with (
-    Cluster.connect(None, gpus=0) as cluster,
+    Cluster.connect(sys.argv[2] if len(sys.argv) > 2 else None) as cluster,
     World(WorldConfig("gloo", 2, executor="toy:Toy"), cluster) as world,
 ):
     world.run("{}", 60)
@@ -39,11 +42,11 @@ GONE_SECONDS = 90.0
 """A bound, not an expectation."""
 
 
-def driver(mode: str) -> subprocess.Popen[str]:
+def driver(*arguments: str) -> subprocess.Popen[str]:
     root = Path(__file__).resolve().parents[2]
     paths = [str(root), str(root / "tests" / "ranks"), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, mode],
+        [sys.executable, "-c", DRIVER, *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -127,40 +130,65 @@ def wait_until_gone(pids: list[int], inodes: set[str], paths: set[Path]) -> None
         time.sleep(0.1)
 
 
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Drivers with clusters of their own, by how they are to end. They start side by side to save time."""
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for how, mode in (("end", "wait"), ("SIGINT", "hang"), ("SIGKILL", "hang"), ("head", "wait")):
+            running[how] = stack.enter_context(driver(mode))
+            stack.callback(running[how].kill)
+        yield running
+
+
 @pytest.mark.parametrize("how", ["end", "SIGINT", "SIGKILL"])
-def test_nothing_is_left_behind(how: str) -> None:
-    with driver("wait" if how == "end" else "hang") as running:
+def test_nothing_is_left_behind(drivers: dict[str, subprocess.Popen[str]], how: str) -> None:
+    running = drivers[how]
+    directory, pids = started(running)
+    inodes = sockets(pids) & set(listening())
+    assert inodes
+    memory = shared_memory(pids)
+    if how == "end":
+        assert running.communicate()[1] == ""
+        assert running.returncode == 0
+    else:
+        running.send_signal(signal.Signals[how])
+        running.wait(GONE_SECONDS)
+    wait_until_gone(pids, inodes, memory | {directory})
+
+
+def test_ranks_end_with_the_head(drivers: dict[str, subprocess.Popen[str]]) -> None:
+    running = drivers["head"]
+    directory, pids = started(running)
+    ranks = [pid for pid in pids if "fuzz.ranks.zygote" in command(pid)]
+    assert len(ranks) == 3
+    try:
+        os.kill(next(pid for pid in pids if "fuzz.ranks.head" in command(pid)), signal.SIGKILL)
+        wait_until_gone(ranks, set(), set())
+    finally:
+        # Nobody is left to do it, and some of Ray's processes wait for a minute.
+        running.kill()
+        for pid in pids:
+            if str(directory) in command(pid) or "ray::" in command(pid):
+                with contextlib.suppress(ProcessLookupError):  # It ended by itself meanwhile.
+                    os.kill(pid, signal.SIGKILL)
+        wait_until_gone(pids, set(), set())
+        shutil.rmtree(directory)
+
+
+def test_a_given_cluster_is_left_as_it_was(cluster: Cluster) -> None:
+    before = ray.cluster_resources()
+    with driver("wait", ray.get_runtime_context().gcs_address) as running:
         directory, pids = started(running)
         try:
-            inodes = sockets(pids) & set(listening())
-            assert inodes
-            memory = shared_memory(pids)
-            if how == "end":
-                assert running.communicate()[1] == ""
-                assert running.returncode == 0
-            else:
-                running.send_signal(signal.Signals[how])
-                running.wait(GONE_SECONDS)
-            wait_until_gone(pids, inodes, memory | {directory})
+            assert directory != cluster.directory
+            assert pids == []
+            assert running.communicate()[1] == ""
+            head = next(pid for pid in descendants(os.getpid()) if "fuzz.ranks.head" in command(pid))
+            wait_until_gone([pid for pid in descendants(head) if str(directory) in command(pid)], set(), {directory})
         finally:
             running.kill()
-
-
-def test_ranks_end_with_the_head() -> None:
-    with driver("wait") as running:
-        directory, pids = started(running)
-        try:
-            ranks = [pid for pid in pids if "fuzz.ranks.zygote" in command(pid)]
-            assert len(ranks) == 3
-            os.kill(next(pid for pid in pids if "fuzz.ranks.head" in command(pid)), signal.SIGKILL)
-            wait_until_gone(ranks, set(), set())
-        finally:
-            # Nobody is left to do it, and some of Ray's processes wait for a minute.
-            for pid in [running.pid, *pids]:
-                if str(directory) in command(pid) or pid == running.pid or "ray::" in command(pid):
-                    os.kill(pid, signal.SIGKILL)
-            wait_until_gone(pids, set(), set())
-            shutil.rmtree(directory)
+    assert ray.cluster_resources() == before
 
 
 def test_every_socket_listens_on_the_loopback_interface_only(pair: World) -> None:
@@ -182,11 +210,22 @@ def test_one_cluster_at_a_time(cluster: Cluster) -> None:
         Cluster.connect(None)
 
 
+def refusal(call: str) -> str:
+    """Return what a process of its own says of a cluster that it does not get."""
+    code = f"from fuzz.ranks.cluster import Cluster; {call}"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    return said.stderr
+
+
 def test_a_cluster_that_is_not_there() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    code = f"from fuzz.ranks.cluster import Cluster; Cluster.connect({address!r})"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert said.returncode == 1
-    assert f"ClusterError: nothing answers at {address}" in said.stderr
+    assert f"ClusterError: nothing answers at {address}" in refusal(f"Cluster.connect({address!r})")
+
+
+def test_a_cluster_that_does_not_start() -> None:
+    said = refusal("Cluster.connect(None, gpus=-1)")
+    assert "ClusterError: Ray did not start: " in said
+    assert "negative" in said

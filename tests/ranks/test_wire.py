@@ -67,6 +67,11 @@ def test_a_deadline_holds_inside_a_message(ends: tuple[socket.socket, socket.soc
         wire.receive(ends[1], deadline=time.monotonic() + 0.01)
 
 
+def test_a_deadline_holds_where_nobody_reads(ends: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(TimeoutError):
+        wire.send(ends[0], {"text": " " * 2**22}, deadline=time.monotonic() + 0.01)
+
+
 def test_descriptors_travel_with_their_message(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("content")

@@ -39,6 +39,11 @@ def pids(world: World) -> list[int]:
     return [observation.reports["pid"] for observation in run(world, r0=["pid"], r1=["pid"])]
 
 
+def parent(pid: int) -> int:
+    """Return the process that forked one: for a rank, its zygote."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def goes_on(world: World) -> bool:
     return [observation.reports.get("sum") for observation in run(world)] == [[3.0] * 4] * 2
 
@@ -157,8 +162,8 @@ def test_what_the_library_raises(pair: World) -> None:
 
 
 def test_a_defect_of_the_executor_is_not_the_librarys(pair: World) -> None:
-    lost, _ = run(pair, SHORT, r0=["defect of ours"])
-    assert lost.status is Status.LOST
+    lost, waiting = run(pair, SHORT, r0=["defect of ours"])
+    assert (lost.status, waiting.status) == (Status.LOST, Status.CUT_SHORT)
     assert "KeyError: 'of ours'" in lost.error
     assert goes_on(pair)
 
@@ -173,10 +178,12 @@ def test_environment_is_set_and_unset(cluster: Cluster, pair: World) -> None:
             assert [observation.reports[name] for name in asked] == ["1", None, None]
 
 
-def test_children_have_one_thread_and_neither_ray_nor_hypothesis(pair: World) -> None:
+def test_ranks_and_their_fork_server_have_one_thread_and_neither_ray_nor_hypothesis(pair: World) -> None:
     for observation in run(pair, r0=["modules", "threads"], r1=["modules", "threads"]):
         assert observation.reports["threads"] == [1, 1]
         assert not {"ray", "hypothesis"} & set(observation.reports["modules"])
+    (child, _) = pids(pair)
+    assert "Threads:\t1\n" in Path(f"/proc/{parent(child)}/status").read_text()
 
 
 def test_actors_have_neither_torch_nor_hypothesis(pair: World) -> None:
@@ -196,7 +203,8 @@ def test_a_world_that_does_not_open(cluster: Cluster) -> None:
             waiting, failed = run(world)
             assert (failed.status, failed.call) == (Status.RAISED, -1)
             assert failed.error == "opening the world: no such backend"
-            assert waiting.status is Status.CUT_SHORT
+            assert (waiting.status, waiting.call) == (Status.CUT_SHORT, -1)
+            assert waiting.error == "while the world was being opened"
 
 
 def test_an_executor_that_is_not_there(cluster: Cluster) -> None:
@@ -218,6 +226,16 @@ def test_an_environment_without_what_ranks_need(cluster: Cluster, tmp_path: Path
         assert ("there is no torch here" in observation.error) == (path == python)
 
 
+def test_another_interpreter(cluster: Cluster, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    toys = Path(__file__).parent
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{toys}" exec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    with World(WorldConfig("gloo", 1, python=str(python), executor=TOY), cluster) as world:
+        (observation,) = run(world)
+    assert observation.reports == {"sum": [1.0] * 4}
+
+
 def test_a_lost_actor_is_replaced(pair: World, tmp_path: Path) -> None:
     marker = tmp_path / "begun"
     children = pids(pair)
@@ -236,7 +254,7 @@ def test_a_lost_actor_is_replaced(pair: World, tmp_path: Path) -> None:
 def test_a_lost_fork_server_is_replaced(pair: World, tmp_path: Path) -> None:
     marker = tmp_path / "begun"
     child = pids(pair)[0]
-    server = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+    server = parent(child)
     killer = meanwhile(marker, lambda: os.kill(server, signal.SIGKILL))
     observations = run(pair, r0=[f"touch {marker}", "hang"], r1=["hang"])
     killer.join()

@@ -114,7 +114,7 @@ def main(folder: Path, mode: str) -> None:
             for file in files:
                 for name, verdict in json.loads(Path(file).read_text()).items():
                     everything.setdefault(name, []).append(verdict)
-    print(json.dumps(everything))
+    sys.stdout.write(json.dumps(everything))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import TypeVar
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-from corpus.case import OPS, REDUCE_OPS, REDUCING, Case, TensorSpec
+from corpus.case import OPS, REDUCING, Case, TensorSpec
 from corpus.contract import Contract, OpContract, Promise
 from corpus.dtypes import DTYPES, Kind
 from strategies.space import Space
+
+T = TypeVar("T")
 
 _SOURCE = "a contract for tests"
 _NUMBERS = tuple(name for name, dtype in DTYPES.items() if dtype.kind is not Kind.OPAQUE)
@@ -58,53 +61,50 @@ FRESH = Contract(
 )
 """Like vLLM's operators: out of place, outputs returned."""
 
-gloo = Space(backend="gloo", contract=GLOO)
-fresh = Space(backend="fresh", contract=FRESH)
-
-assert set(_REDUCTIONS) == set(REDUCE_OPS)
-
-
-_PHASES = [Phase.generate, Phase.shrink]
+gloo_space = Space(backend="gloo", contract=GLOO)
+fresh_space = Space(backend="fresh", contract=FRESH)
 
 
 class _Found(Exception):
     pass
 
 
+def _settings(examples: int, *phases: Phase) -> settings:
+    """Reproducible: nothing stored, no clock. One bug is sought, and shrunk as soon as it is found."""
+    return settings(max_examples=examples, database=None, deadline=None, phases=phases, report_multiple_bugs=False)
+
+
 def minimal(
     strategy: SearchStrategy[Case], wanted: Callable[[Case], bool], *, key: int = 0, examples: int = 2000
 ) -> tuple[Case, int]:
-    """Return the case that Hypothesis shrinks to, and how many distinct cases a campaign would have run for it."""
-    last: list[Case] = []
-    after: set[Case] = set()
+    """Return the case that Hypothesis shrinks to, and how many other cases it tried on the way there."""
+    failing: list[Case] = []
+    tried: set[Case] = set()
 
     @seed(key)
-    @settings(
-        max_examples=examples, database=None, deadline=None, suppress_health_check=[], print_blob=False, phases=_PHASES
-    )
+    @_settings(examples, Phase.generate, Phase.shrink)
     @given(strategy)
     def run(case: Case) -> None:
-        if last:
-            after.add(case)
+        if failing:
+            tried.add(case)
         if wanted(case):
-            last.append(case)
+            failing.append(case)
             raise _Found
 
-    try:
+    with suppress(_Found):
         run()
-    except _Found:
-        return last[-1], len(after)
-    raise AssertionError(f"not found in {examples} examples")
+    assert failing, f"not found in {examples} examples"
+    return failing[-1], len(tried - {failing[-1]})
 
 
-def draws(strategy: SearchStrategy[Any], *, key: int = 0, examples: int = 300) -> list[Any]:
-    """Return what a round of `examples` draws; a health check that fails fails here."""
-    found: list[Any] = []
+def draws(strategy: SearchStrategy[T], *, key: int = 0, examples: int = 300) -> list[T]:
+    """Return what a round of `examples` draws. A health check that fails, fails here."""
+    found: list[T] = []
 
     @seed(key)
-    @settings(max_examples=examples, database=None, deadline=None, phases=[Phase.generate])
+    @_settings(examples, Phase.generate)
     @given(strategy)
-    def run(value: Any) -> None:
+    def run(value: T) -> None:
         found.append(value)
 
     run()
@@ -118,23 +118,19 @@ def find_any(
     found: list[Case] = []
 
     @seed(key)
-    @settings(max_examples=examples, database=None, deadline=None, phases=[Phase.generate])
+    @_settings(examples, Phase.generate)
     @given(strategy)
     def run(case: Case) -> None:
         if wanted(case):
             found.append(case)
             raise _Found
 
-    try:
+    with suppress(_Found):
         run()
-    except _Found:
-        return found[-1]
-    raise AssertionError(f"not found in {examples} examples")
+    assert found, f"not found in {examples} examples"
+    return found[-1]
 
 
 def specs(case: Case) -> Iterator[TensorSpec]:
     """Every spec that some rank gives some tensor."""
     return (spec for _, spec in case.specs())
-
-
-__all__ = ["FRESH", "GLOO", "HealthCheck", "draws", "find_any", "fresh", "gloo", "minimal", "specs"]

@@ -1,0 +1,104 @@
+"""Every case that is drawn is legal, fits, and can be written down and read back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers import draws, fresh_space, gloo_space, specs
+
+from corpus import codec
+from corpus.meaning import check, holders
+from strategies.cases import cases
+
+SPACES = {
+    "gloo": gloo_space,
+    "fresh": fresh_space,
+    "contiguous": replace(gloo_space, layouts="contiguous"),
+    "one rank": replace(gloo_space, worlds=(1,)),
+    "large worlds": replace(gloo_space, worlds=(5, 8, 16, 64), memory=64 << 20),
+    "little memory": replace(gloo_space, memory=4096),
+    "no memory": replace(gloo_space, memory=16 * 2 * 4 * 3),
+    "long programs": replace(gloo_space, max_calls=20, memory=1 << 20),
+    "pinned": replace(gloo_space, memory_kind="cpu_pinned"),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_every_case_is_legal(space):
+    for case in draws(cases(space), examples=250):
+        check(case)
+        assert case.memory() <= space.memory
+        assert codec.loads(codec.dumps(case), space.memory) == case
+        assert case.world.size in space.worlds
+        assert len(case.program) <= space.max_calls
+        for spec in specs(case):
+            assert spec.memory == space.memory_kind
+            assert space.layouts == "any" or (spec.layout.strides is None and not spec.layout.conj | spec.layout.neg)
+        for call in case.program:
+            menu = space.menu(case.world.size)[call.op]
+            dtypes = {case.tensor(name).spec.dtype for name in call.inputs}
+            assert dtypes <= set(menu[call.reduce_op])
+
+
+def test_what_the_contract_says_of_outputs():
+    for case in draws(cases(fresh_space), examples=100):
+        for call in case.program:
+            assert all(case.tensor(name).spec.payload is None for name in call.outputs)
+            assert not call.async_op
+            assert call.op != "all_gather" or len(case.ranks(call)) >= 2
+    for case in draws(cases(gloo_space), examples=200):
+        for call in case.program:
+            if call.op in ("all_reduce", "broadcast", "reduce"):
+                assert call.inputs == call.outputs
+            else:
+                assert all(case.tensor(name).spec.payload == "poison" for name in call.outputs)
+                assert not any(case.tensor(name).spec.payload == "poison" for name in call.inputs)
+
+
+def test_names_read_well():
+    names = {name for case in draws(cases(gloo_space)) for tensor in case.tensors for name in [tensor.name]}
+    assert {"x", "y", "x0", "y1", "x_2", "y0_2"} <= names
+    names = {name for case in draws(cases(fresh_space)) for tensor in case.tensors for name in [tensor.name]}
+    assert {"x", "out", "out0", "out_2"} <= names
+
+
+def test_no_tensor_is_left_over():
+    for case in draws(cases(gloo_space)):
+        assert all(holders(case, tensor.name) for tensor in case.tensors)
+        assert {group.name for group in case.world.groups} == {call.group for call in case.program} - {"world"}
+
+
+def test_most_cases_differ():
+    drawn = draws(cases(gloo_space), examples=1000)
+    assert len(set(drawn)) > 0.8 * len(drawn)
+
+
+_DIGESTS = """
+import sys; sys.path[:0] = {path!r}
+from helpers import draws, gloo_space
+from strategies.cases import cases
+from corpus.codec import digest
+print(" ".join(digest(case) for case in draws(cases(gloo_space), key=3, examples=150)))
+"""
+
+
+def test_the_same_seed_draws_the_same_cases_in_another_process():
+    here = Path(__file__).parent
+    program = _DIGESTS.format(path=[str(here), str(here.parents[1])])
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().split()) == 150
