@@ -33,6 +33,9 @@ PERIOD: Final = MAX_OVERLAPPING
 SPARSE_RANKS = 4
 """How many ranks contribute to one element of a "sparse" payload."""
 
+LIST_STEP = 10
+"""Positions by which the "index" data of one tensor of a list is ahead of the one before."""
+
 _WORDS: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -185,14 +188,23 @@ def _payload(seed: int, name: str, rank: int, world: int, kind: str, dtype_name:
     return Payload(dtype, numel, table, key(seed, name))
 
 
+def index_offset(name: str) -> int:
+    """Where the "index" data of a tensor starts counting: the tensors x0, x1, ... of a list are told apart by it."""
+    return LIST_STEP * (int("0" + "".join(filter(str.isdigit, name))) % 64)
+
+
 def _index(seed: int, name: str, rank: int, world: int, dtype: DType, counters: npt.NDArray[np.uint64]) -> Bits:
     """Integers that tell rank and position apart as far as the dtype can, and whose sum over all ranks is exact."""
     room = max(exact_limit(dtype) // world, 1)
-    values = counters * np.uint64(world) + np.uint64(rank + 1)
-    if len(counters) * world + 1 > room:
-        values = hash_counters(key(seed, name, rank), counters) % np.uint64(room) + np.uint64(1 if room > 1 else 0)
-    if room == 1:
+    first = index_offset(name)
+    if room > 1 and (len(counters) + first) * world + 1 <= room:
+        values = (counters + np.uint64(first)) * np.uint64(world) + np.uint64(rank + 1)
+    elif room > 1:
+        values = hash_counters(key(seed, name, rank), counters) % np.uint64(room) + np.uint64(1)
+    else:
         values = hash_counters(key(seed, name, rank), counters) >> np.uint64(56)
+        if dtype.format is not None:
+            values &= np.uint64(1)
     return integer_bits(values.astype(np.int64), dtype)
 
 

@@ -204,7 +204,7 @@ def export(
         text = case_text(loaded.case)
     else:
         write = script if format == "script" else pytest_file
-        text = write(loaded.case, loaded.failures, title=loaded.title)
+        text = write(loaded.case, loaded.failures, title=loaded.title, versions=loaded.versions)
     sys.stdout.write(text)
 
 

@@ -124,8 +124,8 @@ _EXPANDED: Final = tuple(View("expanded", amount) for amount in (0, 1))
 _PLAIN: Final = View()
 _STEP: Final = View("step", 2)
 PLAIN: Final = Plan()
-KINDS: Final = tuple(dict.fromkeys(view.kind for view in (_PLAIN, *_STRIDED, *_EXPANDED)))
-"""Kinds of view, in shrinking order."""
+VIEWS: Final = (_PLAIN, *_STRIDED, *_EXPANDED)
+"""Every view that is drawn, in shrinking order."""
 
 _GUARDS: Final = (
     *((0, 0),) * 12,

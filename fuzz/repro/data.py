@@ -10,7 +10,7 @@ import numpy as np
 
 from corpus.case import Case, Tensor, TensorSpec
 from corpus.dtypes import DTYPES, DType, Kind
-from corpus.payload import PERIOD, SPARSE_RANKS, Bits, exact_limit, payload, special_values, word_type
+from corpus.payload import PERIOD, SPARSE_RANKS, Bits, exact_limit, index_offset, payload, special_values, word_type
 from fuzz.repro.code import ReproError, dtype_argument, literal, view
 
 SMALL = 24
@@ -89,7 +89,7 @@ class Data:
             return f"torch.empty({list(spec.shape)}{dtype_argument(spec.dtype, '0.')})"
         dtype = DTYPES[spec.dtype]
         written = spec.numel <= SMALL and spec.numel * len(ranks) <= WRITTEN and spec.payload != "poison"
-        if written and not (spec.payload == "index" and self._formula(dtype, spec.numel) and len(ranks) > 1):
+        if written and not (spec.payload == "index" and self._formula(name, dtype, spec.numel) and len(ranks) > 1):
             tables = {rank: payload(self.case, name, rank).bits() for rank in ranks}
             shape = spec.shape if len(spec.shape) < 3 else (spec.numel,)
             return literal(tables, dtype, shape, any_nan=self._any_nan) + (
@@ -100,10 +100,11 @@ class Data:
             return flat
         return (flat if flat.endswith(")") and " " not in _outside(flat) else f"({flat})") + _reshape(spec.shape)
 
-    def _formula(self, dtype: DType, numel: int) -> bool:
+    def _formula(self, name: str, dtype: DType, numel: int) -> bool:
         """Whether "index" data is rank + 1 + position * world size."""
         room = exact_limit(dtype) // self.case.world.size
-        return dtype.components == 1 and min(numel, PERIOD) * self.case.world.size + 1 <= room
+        longest = min(numel, PERIOD) + index_offset(name)
+        return dtype.components == 1 and longest * self.case.world.size + 1 <= room
 
     def _flat(self, name: str, dtype: DType, numel: int, kind: str) -> str:
         """`numel` elements of data in one dimension."""
@@ -118,15 +119,16 @@ class Data:
         """Values that differ by rank and position, and whose sum over the ranks is exact."""
         size = self.case.world.size
         room = exact_limit(dtype) // size
-        count = numel * dtype.components
-        steps = f"torch.arange({count})"
+        first = index_offset(name)
+        count = first + numel * dtype.components
+        steps = f"torch.arange({f'{first}, ' if first else ''}{count})"
         if count * size + 1 > room or count > 1 << 15:
             modulus = next((m for m in _MODULI if m * size <= room), None)
             if modulus is None:
                 return None
             steps += f" % {modulus}"
         elif dtype.name == "float32":
-            return f"torch.arange({count}.0) * WORLD + rank + 1"
+            return f"{steps[:-1]}.0) * WORLD + rank + 1"
         formula = f"{steps} * WORLD + rank + 1"
         if dtype.name == "float32":
             return f"({formula}).float()"

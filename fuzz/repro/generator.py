@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from corpus.dtypes import DTYPES, DType, FloatFormat, Kind
-from corpus.payload import PERIOD, SPARSE_RANKS, exact_limit, special_values
+from corpus.payload import LIST_STEP, PERIOD, SPARSE_RANKS, exact_limit, special_values
 
 _COMMON = f'''
 def key(*parts):
@@ -94,12 +94,15 @@ def _real(dtype: DType) -> str:
 def _index(dtype: DType, world: int) -> list[str]:
     room = max(exact_limit(dtype) // world, 1)
     if room == 1:
-        return ["return shift(numbers(n, SEED, name, rank), 56)"]
+        return [f"return shift(numbers(n, SEED, name, rank), 56){' & 1' if dtype.format else ''}"]
     random = f"modulo(numbers(n, SEED, name, rank), {room}) + 1"
-    longest = PERIOD * dtype.components
-    if longest * world + 1 <= room:
-        return ["return torch.arange(n) * WORLD + rank + 1"]
-    return [f"if n * WORLD + 1 > {room}:", f"    return {random}", "return torch.arange(n) * WORLD + rank + 1"]
+    first = f'{LIST_STEP} * (int("0" + "".join(filter(str.isdigit, name))) % 64)'
+    return [
+        f"first = {first}",
+        f"if (n + first) * WORLD + 1 > {room}:",
+        f"    return {random}",
+        "return torch.arange(first, first + n) * WORLD + rank + 1",
+    ]
 
 
 def _exact(dtype: DType, world: int) -> list[str]:

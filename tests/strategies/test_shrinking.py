@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers import fresh_space, gloo_space, minimal, specs
+from tests.strategies.helpers import fresh_space, gloo_space, minimal, specs
 
 from corpus.case import CONTIGUOUS, OPS, Call, Case, Layout, Tensor, TensorSpec, World
 from corpus.flags import Flag, Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers import GLOO, draws, fresh_space, gloo_space
+from tests.strategies.helpers import GLOO, draws, fresh_space, gloo_space
 
 from corpus.case import OPS
 from corpus.flags import Flag, Scope
