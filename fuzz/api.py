@@ -11,7 +11,7 @@ from corpus.case import DEFAULT_MEMORY, Case
 from fuzz.backends import load
 from fuzz.campaign import Budget
 from fuzz.runner import Outcome, Runner
-from fuzz.session import Session, space
+from fuzz.session import Layouts, Session, space
 from strategies.cases import cases as _cases
 
 
@@ -23,7 +23,7 @@ def cases(
     fault: str | None = None,
     ops: tuple[str, ...] | None = None,
     dtypes: tuple[str, ...] | None = None,
-    layouts: str = "any",
+    layouts: Layouts = "any",
     memory: int = DEFAULT_MEMORY,
 ) -> SearchStrategy[Case]:
     """Return a Hypothesis strategy for cases of a backend.

@@ -43,6 +43,9 @@ RERUNS = 3
 SHRINK_SECONDS = 60.0
 """Time to shrink one bug; then the smallest case so far is kept."""
 
+EXAMINE_SECONDS = 20.0
+"""Time to try the neighbours of a minimal case; those that are left over are not spoken of."""
+
 HANG_DEADLINE = 2.0
 """Seconds given to a small case once a hang is known: a hundred times what it takes when it does not hang."""
 
@@ -241,7 +244,13 @@ class Campaign:
                 raise _OutOfTimeError
             outcome = self._run(case, phase if state.target is None else "shrink", drawing)
             new = self._unexplained(outcome)
-            if not new:
+            if state.target is not None:
+                # Another bug on the way is left for a later round, or the shrinker would run after it.
+                new = sorted(
+                    (failure for failure in new if failure.op == state.target[0]),
+                    key=lambda failure: failure.symptom != state.target,
+                )
+            if not new or (state.target is not None and new[0].symptom != state.target):
                 return
             symptom = new[0].symptom
             if state.target is None:
@@ -250,9 +259,8 @@ class Campaign:
                 if new[0].kind == "hang":
                     self._runner.deadline = HANG_DEADLINE
                 self._suspect(outcome, new)
-            if symptom == state.target:
-                state.smallest = (outcome, new)
-                state.kinds |= {failure.kind for failure in new if failure.op == symptom[0]}
+            state.smallest = (outcome, new)
+            state.kinds |= {failure.kind for failure in new if failure.op == symptom[0]}
             raise _symptom(*symptom)(str(new[0]))
         finally:
             self._last = time.perf_counter()
@@ -320,7 +328,10 @@ class Campaign:
         failed: dict[str, list[str]] = {}
         passed: dict[str, list[str]] = {}
         contract = self._runner.contract(outcome.case)
+        limit = time.perf_counter() + EXAMINE_SECONDS
         for variation in variations(outcome.case, failure.call, contract, self._space.memory):
+            if time.perf_counter() > limit:
+                break
             judgement = self._run(variation.case, "examine", 0.0).judgement
             mine = [one for one in judgement.failures if one.op == failure.op]
             (failed if mine else passed).setdefault(variation.trait, []).append(variation.value)

@@ -119,6 +119,8 @@ def run(
     from fuzz.campaign import Budget
     from fuzz.session import Session, fuzz
 
+    if layout != "any" and layout != "contiguous":
+        raise UsageError(f"layout {layout!r}: any or contiguous")
     if examples is None and time is None:
         examples = 1000
     session = Session(

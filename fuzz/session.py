@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from corpus.flags import Scope
 from fuzz import events
@@ -14,6 +15,9 @@ from fuzz.report.console import Console
 from fuzz.report.folder import RunFolder
 from fuzz.runner import NotRun, Runner
 from strategies.space import Space
+
+
+Layouts: TypeAlias = Literal["any", "contiguous"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Session:
     seed: int = 0
     ops: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
-    layouts: str = "any"
+    layouts: Layouts = "any"
     memory: int = 1 << 30
     ray_address: str | None = None
     out: Path = Path("runs")

@@ -13,12 +13,22 @@ from oracles.text import ranks_text
 
 
 def refused(case: Case, contract: Contract, observations: Sequence[Observation]) -> bool:
-    """Whether every rank that takes part in the first call that raised refused it, and the contract lets it."""
+    """Whether the contract lets the first call that raised be refused, and it was refused where there is a reason.
+
+    A rank refuses what it holds itself, and cannot know what the others hold: where only some ranks raise, they must be
+    those that have a reason of their own, and that the others wait for them in vain is the consequence.
+    """
     raised = [seen for seen in observations if seen.status is Status.RAISED]
     if not raised:
         return False
-    call = min(seen.call for seen in raised)
-    return not _holdouts(case, call, observations) and _may_refuse(case, contract, call)
+    index = min(seen.call for seen in raised)
+    if holdouts := _holdouts(case, index, observations):
+        first = [seen.rank for seen in raised if seen.call == index]
+        others = [seen.rank for seen in holdouts]
+        return all(_may_refuse(case, contract, index, rank) for rank in first) and not any(
+            _may_refuse(case, contract, index, rank) for rank in others
+        )
+    return any(_may_refuse(case, contract, index, rank) for rank in range(case.world.size))
 
 
 def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -> Iterator[RefusalFailure]:
@@ -87,12 +97,12 @@ def _did(seen: Observation) -> str:
     )
 
 
-def _may_refuse(case: Case, contract: Contract, index: int) -> bool:
-    """Whether the contract allows a refusal of this call: for its dtype, or for a view among its tensors."""
+def _may_refuse(case: Case, contract: Contract, index: int, rank: int) -> bool:
+    """Whether the contract allows this rank to refuse this call: for its dtype, or for a view among its tensors."""
     if not 0 <= index < len(case.program):
         return False
     call = case.program[index]
-    specs = [case.tensor(name).on(rank) for rank in case.ranks(call) for name in _tensors(case, index, rank)]
+    specs = [case.tensor(name).on(rank) for name in _tensors(case, index, rank)]
     promise = contract.ops.get(call.op)
     if promise is None or any(not promise.accepts(spec.dtype, call.reduce_op) for spec in specs):
         return True

@@ -88,6 +88,12 @@ class Program:
         # Inputs of the same shape on every rank that no call writes.
         self._readable: list[Tensor] = []
 
+    def consumes(self, op: str) -> bool:
+        """Whether a call may overwrite its inputs, by contract or because the flags ask for it."""
+        contract = self.space.contract
+        may = contract.ops[op].returned and contract.in_place_from.value > 0
+        return may or in_place(op, contract.ops[op])
+
     def readable(self, op: str, reduce_op: str | None, ranks: int, room: int) -> Tensor | None:
         """Return the newest input that another call of this kind can read too."""
         for tensor in reversed(self._readable):
@@ -103,9 +109,7 @@ class Program:
     def add(self, drawn: Decisions) -> None:
         """Build the tensors of a call, and add it."""
         contract = self.space.contract.ops[drawn.op]
-        mutates = in_place(drawn.op, contract)
-        # Where the flags ask for an in-place path, an input may be overwritten, so it is nobody else's.
-        consumes = mutates or (contract.returned and self.space.contract.in_place_from.value > 0)
+        mutates, consumes = in_place(drawn.op, contract), self.consumes(drawn.op)
         given, taken = shapes(drawn.op, drawn.chunk, len(drawn.members), drawn.form, drawn.pattern)
         if drawn.again is not None:
             inputs = [drawn.again]
@@ -222,7 +226,7 @@ def _call(draw: DrawFn, program: Program) -> None:
         program.calls.append(Call(op, group=group))
         return
     again = None
-    reads = op in PLAIN_INPUT and not in_place(op, contract)
+    reads = op in PLAIN_INPUT and not program.consumes(op)
     if len(program.calls) > 0 and choose(draw, "again", (False, True)) and reads:
         again = program.readable(op, reduce_op, ranks, room)
     if again is not None:

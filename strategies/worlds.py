@@ -15,7 +15,7 @@ Members: TypeAlias = tuple[int, ...]
 
 _ALL_SUBSETS: Final = 4
 """Largest world of which every subset is a group worth drawing."""
-_WORLD_WEIGHT: Final = 60
+_WORLD_WEIGHT: Final = 40
 """A call is over the world this many times as often as over any one sub-group."""
 
 

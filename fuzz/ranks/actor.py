@@ -82,6 +82,11 @@ class RankActor:
             wire.send(child.sock, {"case": case_text}, deadline=limit)
         return child.answer(limit).to_json()
 
+    def forsake(self) -> None:
+        """Kill the child and have its peers on this node told, for they wait for what will not come."""
+        if self._child is not None:
+            self._child.forsake()
+
     def stop(self) -> None:
         """Kill the child."""
         self._end(0.0)
@@ -196,6 +201,11 @@ class _Child:
         except ConnectionError:
             return False
         return self._exit is not None
+
+    def forsake(self) -> None:
+        """Kill the process as if it had died by itself, which the server tells the ranks of its world."""
+        with contextlib.suppress(ConnectionError):  # The server is gone, and the process with it.
+            wire.send(self._server, {"signal": int(signal.SIGKILL), "told": True})
 
     def _wait(self, limit: float) -> list[socket.socket]:
         """Return which of child and server have something to say, none if neither has by `limit`."""

@@ -9,10 +9,12 @@ import os
 import secrets
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,10 +164,15 @@ class Cluster:
                 raise ClusterError(f"nothing answers at {address}: {error}") from error
         import ray
 
+        before = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=address, logging_level=40, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ClusterError(f"cannot connect to Ray at {address}: {error}") from error
+        finally:
+            # Ray puts a handler of its own there, which leaves no time to end anything.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)
 
     def _end(self) -> None:
         """Have the head end everything, wait for it, and remove what is left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fuzz.ranks.actor import RankActor
@@ -15,6 +15,9 @@ CPUS_PER_RANK = 0.01
 
 PLACE_SECONDS = 120.0
 """How long ranks wait for others to give back GPUs, and for Ray to start their actors."""
+
+_RAISED_SECONDS = 0.3
+"""How long ranks may take to say what another one has said before the one that raised is ended."""
 
 _MARGIN_SECONDS = 20.0
 """What an actor may need beyond a deadline: a stack, a kill, a busy machine."""
@@ -95,6 +98,60 @@ class Crew:
         replies = self._call(method, arguments, seconds)
         return [each if isinstance(each, Observation) else Observation.from_json(each) for each in replies]
 
+    def run(self, case_text: str, deadline: float) -> list[Observation]:
+        """Have every rank run one case, and return their observations by rank.
+
+        Ranks that wait for one whose call raised wait in vain. After a moment it is ended, so that they need not wait
+        for the deadline; what they say from then on is a consequence, and they are CUT_SHORT.
+        """
+        import ray
+
+        limit = time.monotonic() + deadline + _MARGIN_SECONDS
+        calls = {seat.actor.run.remote(case_text, deadline): rank for rank, seat in self._living()}
+        found: dict[int, Observation] = {rank: _lost(rank, RuntimeError("no actor")) for rank in range(self.size)}
+        pending = list(calls)
+        raised: list[int] = []
+        cut = False
+        while pending:
+            patience = _RAISED_SECONDS if raised and not cut else max(limit - time.monotonic(), 0.0)
+            ready, pending = ray.wait(pending, num_returns=1, timeout=patience)
+            if not ready and raised and not cut:
+                for rank, seat in self._living():
+                    if rank in raised:
+                        seat.actor.forsake.remote()
+                cut = True
+                continue
+            for call in ready or pending:
+                rank = calls[call]
+                found[rank] = self._reply(rank, call)
+                if cut and found[rank].status in (Status.RAISED, Status.HUNG):
+                    found[rank] = replace(found[rank], status=Status.CUT_SHORT)
+                elif found[rank].status is Status.RAISED:
+                    raised.append(rank)
+            if not ready:
+                break
+        return [found[rank] for rank in range(self.size)]
+
+    def _living(self) -> list[tuple[int, _Seat]]:
+        return [(rank, seat) for rank, seat in enumerate(self._seats) if seat is not None]
+
+    def _reply(self, rank: int, call: Any) -> Observation:
+        """What an actor has answered; one that has not, or is dead, is given up."""
+        import ray
+
+        try:
+            return Observation.from_json(ray.get(call, timeout=0.0))
+        except ray.exceptions.RayError as error:
+            self._give_up(rank)
+            return _lost(rank, error)
+
+    def _give_up(self, rank: int) -> None:
+        import ray
+
+        seat, self._seats[rank] = self._seats[rank], None
+        if seat is not None:
+            ray.kill(seat.actor)
+
     def stop(self) -> None:
         """Have every actor end its child, without waiting for it."""
         for seat in self._seats:
@@ -123,18 +180,13 @@ class Crew:
         import ray
 
         limit = time.monotonic() + seconds + _MARGIN_SECONDS
-        calls = [
-            (rank, seat.actor, getattr(seat.actor, method).remote(*arguments[rank]))
-            for rank, seat in enumerate(self._seats)
-            if seat is not None
-        ]
+        calls = [(rank, getattr(seat.actor, method).remote(*arguments[rank])) for rank, seat in self._living()]
         replies = []
-        for rank, actor, call in calls:
+        for rank, call in calls:
             try:
                 replies.append(ray.get(call, timeout=max(limit - time.monotonic(), 0.0)))
             except ray.exceptions.RayError as error:
-                self._seats[rank] = None
-                ray.kill(actor)
+                self._give_up(rank)
                 replies.append(_lost(rank, error))
         return replies
 

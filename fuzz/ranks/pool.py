@@ -76,8 +76,7 @@ class World:
         observations = [] if self._open else self._build()
         if _sound(observations):
             self._open = False
-            observations = self._crew.ask("run", [(case_text, deadline)] * self.config.size, deadline)
-            observations = _cut_short(observations)
+            observations = _cut_short(self._crew.run(case_text, deadline))
         self._open = _sound(observations)
         if not self._open:
             self._crew.stop()

@@ -8,7 +8,7 @@ A connection has one child at a time. It sends `{"fork": <ChildConfig>}` with th
 pair, and gets `{"forked": pid}`; `{"signal": number}` sends the child a signal. Unasked it gets
 `{"exited": pid, "status": <wait status>, "order": n}` when its child ends, and `{"peer": world}` when
 another rank of the same world on this node did. A child that a supervisor kills is no news to its peers,
-and is not counted in `order`.
+and is not counted in `order`, unless the signal comes with `"told": true`.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class _Zygote:
         elif "signal" in message:
             for one in self._of(client):
                 if message["signal"] == signal.SIGKILL:
-                    one.killed = True
+                    one.killed = not message.get("told", False)
                     _kill_group(one.pid)
                 else:
                     os.kill(one.pid, message["signal"])

@@ -45,6 +45,18 @@ def test_some_ranks_raise(status):
     assert (failure.kind, failure.ranks) == ("raised on some ranks", (0, 1))
 
 
+@pytest.mark.parametrize("status", [Status.OK, Status.HUNG, Status.CUT_SHORT])
+def test_a_rank_may_refuse_what_it_alone_holds(status):
+    spec = DENSE.tensors[0].spec
+    view = replace(spec, layout=Layout(strides=(2,)))
+    case = replace(DENSE, tensors=(replace(DENSE.tensors[0], overrides=((1, view),)),))
+    others = [Observation(rank, status, digest=digest(case), call=0) for rank in (0, 2)]
+    judgement = judge(case, contract(views="right or refused"), [others[0], raised(1), others[1]])
+    assert (judgement.failures, judgement.refused) == ([], True)
+    (failure,) = judge(case, contract(views="right or refused"), [raised(0), others[1], others[1]]).failures
+    assert failure.kind == "raised on some ranks"
+
+
 def test_a_dtype_that_is_not_in_the_contract_may_be_refused():
     promised = contract()
     ops = {**promised.ops, "all_reduce": replace(promised.ops["all_reduce"], reduce_ops={"sum": ("int32",)})}

@@ -8,7 +8,7 @@ from fuzz import events
 from fuzz.campaign import Budget, Campaign
 from fuzz.finding import Finding
 from fuzz.runner import Runner
-from fuzz.session import Session, space
+from fuzz.session import Layouts, Session, space
 
 
 @dataclass
@@ -54,7 +54,7 @@ def campaign(
     seed: int = 0,
     ops: tuple[str, ...] | None = None,
     dtypes: tuple[str, ...] | None = None,
-    layouts: str = "any",
+    layouts: Layouts = "any",
     flags: tuple[tuple[str, str], ...] = (),
     memory: int = 1 << 28,
 ) -> Ran:

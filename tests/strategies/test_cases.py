@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.strategies.helpers import draws, fresh_space, gloo_space, specs
 
 from corpus import codec
 from corpus.meaning import check, holders
 from strategies.cases import cases
+from tests.strategies.helpers import draws, fresh_space, gloo_space, specs
 
 SPACES = {
     "gloo": gloo_space,
@@ -31,7 +31,7 @@ SPACES = {
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_every_case_is_legal(space):
-    for case in draws(cases(space), examples=20 if max(space.worlds) == 64 else 150):
+    for case in draws(cases(space), examples=10 if max(space.worlds) == 64 else 100):
         check(case)
         assert case.memory() <= space.memory
         assert codec.loads(codec.dumps(case), space.memory) == case

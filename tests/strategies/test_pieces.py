@@ -67,7 +67,7 @@ def test_tokens_reach_the_threshold_whatever_the_hidden_size():
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 @pytest.mark.parametrize("writable", [True, False])
 def test_every_view_of_every_shape_is_legal(view, writable):
-    shapes_ = {shape_of(size, arrangement) for size in (0, 1, 2, 7, 24, 513, 40_000) for arrangement in ARRANGEMENTS}
+    shapes_ = {shape_of(size, arrangement) for size in (0, 1, 24, 40_000) for arrangement in ARRANGEMENTS}
     for shape, dtype in itertools.product(shapes_, ("float32", "complex64", "uint8")):
         plain = TensorSpec(shape, dtype)
         room = max(plain.numel, 1) * 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.strategies.helpers import GLOO, draws, fresh_space, gloo_space
 
 from corpus.case import OPS
 from corpus.flags import Flag, Scope
 from strategies.cases import cases
 from strategies.space import Space
+from tests.strategies.helpers import GLOO, draws, fresh_space, gloo_space
 
 
 def test_everything_in_corpus_order():
