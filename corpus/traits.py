@@ -23,6 +23,9 @@ PLAIN = {
 }
 """By trait: the values that need no mention."""
 
+IDENTITY = frozenset({"input layout", "output layout", "form", "sizes"})
+"""Traits that tell bugs apart where they are not plain: strided and lazily negated tensors fail for two reasons."""
+
 
 def layout_class(spec: TensorSpec) -> str:
     """One word for where a tensor's elements lie."""

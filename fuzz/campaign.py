@@ -25,7 +25,7 @@ from corpus.traits import key
 from fuzz import events
 from fuzz.finding import Finding
 from fuzz.runner import DEADLINE, Outcome, Runner
-from fuzz.variations import Reach, variations
+from fuzz.variations import Reach, plainer, variations
 from oracles.failure import Failure
 from oracles.observation import Status
 from strategies.cases import cases
@@ -143,6 +143,7 @@ class Campaign:
         self._counts = {"cases": 0, "refused": 0, "unspecified": 0, "bound_only": 0, "incidents": 0}
         self._draw_seconds = 0.0
         self._lost = 0
+        self._hang = False
 
     def run(self, folder: str = "") -> events.Finished:
         """Fuzz until the budget is spent or a person interrupts; return the last event.
@@ -228,7 +229,7 @@ class Campaign:
             raise
         if state.smallest is not None:
             self._examine(*state.smallest, state.kinds)
-        self._runner.deadline = DEADLINE
+        self._hang = False
         return state
 
     def _one(self, case: Case, state: _Round, phase: str) -> None:
@@ -256,8 +257,7 @@ class Campaign:
             if state.target is None:
                 state.target = symptom
                 state.give_up = now + SHRINK_SECONDS
-                if new[0].kind == "hang":
-                    self._runner.deadline = HANG_DEADLINE
+                self._hang = new[0].kind == "hang"
                 self._suspect(outcome, new)
             state.smallest = (outcome, new)
             state.kinds |= {failure.kind for failure in new if failure.op == symptom[0]}
@@ -266,6 +266,10 @@ class Campaign:
             self._last = time.perf_counter()
 
     def _run(self, case: Case, phase: str, drawing: float) -> Outcome:
+        hangs = any(
+            one.primary["kind"] == "hang" and one.op in {call.op for call in case.program} for one in self.findings
+        )
+        self._runner.deadline = HANG_DEADLINE if hangs or self._hang else DEADLINE
         try:
             outcome = self._runner.run(case)
         except Exception as error:
@@ -293,15 +297,20 @@ class Campaign:
         self._tell(events.Incident(text, digest(case)))
 
     def _unexplained(self, outcome: Outcome) -> list[Failure]:
-        """The failures of a case that no finding explains, in the oracles' order."""
-        new = []
+        """The failures of a case that no finding explains, in the oracles' order.
+
+        In a program of several calls one bug has consequences in later calls (an input that was overwritten is wrong
+        for the next reader). So where a finding explains one failure, the others wait for a program of their own.
+        """
+        new, known = [], set()
         for failure in outcome.judgement.failures:
-            known = next((one for one in self.findings if one.explains(outcome.case, failure.call, failure.kind)), None)
-            if known is None:
+            explained = [one.key for one in self.findings if one.explains(outcome.case, failure.call, failure.kind)]
+            known |= set(explained[:1])
+            if not explained:
                 new.append(failure)
-            else:
-                self._tell(events.Seen(known.key))
-        return new
+        for name in sorted(known):
+            self._tell(events.Seen(name))
+        return [] if known and len(outcome.case.program) > 1 else new
 
     def _suspect(self, outcome: Outcome, failures: list[Failure]) -> None:
         """Put a failing case on disk before anything else is done with it."""
@@ -309,20 +318,46 @@ class Campaign:
         self._tell(events.Suspected(failures[0].op, failures[0].kind, digest(outcome.case)))
 
     def _examine(self, outcome: Outcome, failures: list[Failure], kinds: set[str]) -> None:
-        """Run the minimal case again, then its neighbours, and record the bug."""
+        """Run the minimal case again, make it plainer, try its neighbours, and record the bug."""
         symptom = failures[0].symptom
         again = 0
         for _ in range(RERUNS):
             rerun = self._run(outcome.case, "examine", 0.0)
-            if any(failure.symptom == symptom for failure in rerun.judgement.failures):
+            if mine := _of(symptom, rerun):
                 again += 1
-                outcome, failures = rerun, self._unexplained(rerun) or failures
+                outcome, failures = rerun, mine
                 kinds |= {failure.kind for failure in rerun.judgement.failures if failure.op == symptom[0]}
         if again == 0 and _from_outside(outcome):
             self._incident(f"{failures[0]} (did not happen again in {RERUNS} runs of the case)", outcome.case)
             self._store.discard()
             return
-        self._keep(outcome, failures, kinds, again=again, runs=RERUNS, reach=self._reach(outcome, failures[0], kinds))
+        original = outcome.case
+        if again == RERUNS:
+            outcome, failures = self._plainer(outcome, failures)
+        first = failures[0]
+        for position, known in enumerate(self.findings):
+            if known.explains(outcome.case, first.call, first.kind):
+                # A trait that told it apart does not matter: a value that passed before did so by chance.
+                self.findings[position] = known.widened(original, first.call, frozenset(kinds))
+                self._store.discard()
+                self._tell(events.Seen(known.key))
+                return
+        self._keep(outcome, failures, kinds, again=again, runs=RERUNS, reach=self._reach(outcome, first, kinds))
+
+    def _plainer(self, outcome: Outcome, failures: list[Failure]) -> tuple[Outcome, list[Failure]]:
+        """Drop the traits that the failure does not need.
+
+        Hypothesis shrinks to what no known bug explains; here a case may become one that a known bug explains.
+        """
+        changed = True
+        while changed:
+            changed = False
+            for variation in plainer(outcome.case, failures[0].call):
+                trial = self._run(variation.case, "examine", 0.0)
+                if mine := _of(failures[0].symptom, trial):
+                    outcome, failures, changed = trial, mine, True
+                    break
+        return outcome, failures
 
     def _reach(self, outcome: Outcome, failure: Failure, kinds: set[str]) -> Reach:
         failed: dict[str, list[str]] = {}
@@ -352,13 +387,13 @@ class Campaign:
         *,
         shrunk: bool,
     ) -> Finding:
-        first = failures[0]
-        rest = [failure for failure in failures[1:] if failure.op == first.op]
+        # In the oracles' order, whichever of them was seen first on the way: so a bug has one name.
+        mine = [failure for failure in outcome.judgement.failures if failure.op == failures[0].op]
         return Finding(
-            key=key(outcome.case, first.call, first.kind),
+            key=key(outcome.case, mine[0].call, mine[0].kind),
             case=outcome.case,
-            failures=tuple(failure.to_json() for failure in (first, *rest)),
-            kinds=kinds | {failure.kind for failure in (first, *rest)},
+            failures=tuple(failure.to_json() for failure in mine),
+            kinds=kinds | {failure.kind for failure in mine},
             again=again,
             runs=runs,
             reach=reach,
@@ -387,6 +422,12 @@ class Campaign:
                 return
         self.findings.append(found)
         self._tell(events.Found(found, self._store.keep(found)))
+
+
+def _of(symptom: tuple[str, str], outcome: Outcome) -> list[Failure]:
+    """The failures of a run, those of the symptom first; none where it has none."""
+    failures = sorted(outcome.judgement.failures, key=lambda failure: failure.symptom != symptom)
+    return failures if failures and failures[0].symptom == symptom else []
 
 
 def _from_outside(outcome: Outcome) -> bool:

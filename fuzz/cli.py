@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console as RichConsole
@@ -90,6 +90,19 @@ def parse_flags(texts: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(flags.items()))
 
 
+def parse_layouts(text: str) -> Literal["any", "contiguous"]:
+    """Layouts to draw.
+
+    Raises:
+        UsageError: they are neither "any" nor "contiguous".
+    """
+    if text == "any":
+        return "any"
+    if text == "contiguous":
+        return "contiguous"
+    raise UsageError(f"layout {text!r}: any or contiguous")
+
+
 def _listed(values: list[str] | None) -> tuple[str, ...] | None:
     """Repeated options and commas alike: --op a,b --op c."""
     return tuple(part.strip() for value in values for part in value.split(",")) if values else None
@@ -119,8 +132,6 @@ def run(
     from fuzz.campaign import Budget
     from fuzz.session import Session, fuzz
 
-    if layout != "any" and layout != "contiguous":
-        raise UsageError(f"layout {layout!r}: any or contiguous")
     if examples is None and time is None:
         examples = 1000
     session = Session(
@@ -132,7 +143,7 @@ def run(
         seed=seed,
         ops=_listed(op),
         dtypes=_listed(dtype),
-        layouts=layout,
+        layouts=parse_layouts(layout),
         memory=parse_size(memory),
         ray_address=ray_address,
         out=out,

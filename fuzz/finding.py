@@ -9,7 +9,7 @@ from typing import Any
 
 from corpus.case import DEFAULT_MEMORY, Case, CaseError
 from corpus.codec import MAX_TEXT, digest, dumps, from_dict, loads, to_dict
-from corpus.traits import traits
+from corpus.traits import IDENTITY, PLAIN, elements, traits
 from fuzz.variations import Reach
 
 FORMAT = 1
@@ -20,7 +20,8 @@ class Finding:
     """One bug.
 
     `failures` are `Failure.to_json()` dictionaries, the first one is what was shrunk. `again` of `runs` re-runs of the
-    minimal case failed in the same way. `shrunk` is False where a person stopped before the end.
+    minimal case failed in the same way. `shrunk` is False where a person stopped before the end. `also` holds traits
+    (name, value) under which other cases turned out to be this bug.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Finding:
     reach: Reach
     versions: tuple[tuple[str, str], ...] = ()
     shrunk: bool = True
+    also: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def primary(self) -> dict[str, Any]:
@@ -54,21 +56,37 @@ class Finding:
         return f"{self.case.backend} {self.op}: {self.primary['kind']}"
 
     def explains(self, case: Case, index: int, kind: str) -> bool:
-        """Whether a failure of another case is this bug again."""
-        same = self.case.backend == case.backend and case.program[max(index, 0)].op == self.op
-        return same and kind in self.kinds and self.reach.covers(case, index)
+        """Whether a failure of another case is this bug again.
+
+        The same collective, symptom, layouts and form; and no trait of the case has a value that was seen to pass.
+        """
+        if self.case.backend != case.backend or case.program[max(index, 0)].op != self.op or kind not in self.kinds:
+            return False
+        own = traits(self.case, self.call)
+        return not self._too_small(case, index) and all(
+            self._reaches(trait, own[trait], value) for trait, value in traits(case, index).items()
+        )
+
+    def _reaches(self, trait: str, own: str, value: str) -> bool:
+        if (trait, value) in self.also:
+            return True
+        if trait in IDENTITY:
+            return value == own or own in PLAIN[trait]
+        return value not in self.reach.passed.get(trait, ())
+
+    def _too_small(self, case: Case, index: int) -> bool:
+        """Whether the case has no more elements than the largest variation that passed, below those that failed."""
+        fewest = elements(self.case, self.call)
+        passed = [int(value) for value in self.reach.passed.get("elements", ()) if int(value) < fewest]
+        return elements(case, index) <= max(passed, default=-1)
 
     def widened(self, case: Case, index: int, kinds: frozenset[str]) -> Finding:
-        """Return the finding, reaching the given case too (the same bug, by its key, where its reach said no)."""
-        passed = self.reach.passed
-        if not self.reach.covers(case, index):
-            has = traits(case, index)
-            passed = {
-                trait: tuple(value for value in values if value != has.get(trait))
-                for trait, values in passed.items()
-                if trait != "elements"
-            }
-        return replace(self, kinds=self.kinds | kinds, reach=replace(self.reach, passed=passed))
+        """Return the finding, reaching the traits of another case that turned out to be the same bug."""
+        reach = self.reach
+        if self._too_small(case, index):
+            reach = replace(reach, passed={name: values for name, values in reach.passed.items() if name != "elements"})
+        also = self.also | frozenset(traits(case, index).items())
+        return replace(self, kinds=self.kinds | kinds, reach=reach, also=also)
 
 
 def to_json(finding: Finding) -> dict[str, Any]:

@@ -47,14 +47,18 @@ class NotRun(CaseError):
 class Runner:
     """Keeps worlds of ranks between cases. A context manager; not for use by several threads.
 
-    `ray_address` names a Ray cluster to use as it is; without one, a private one is started on this machine when the
-    first case runs. `memory` is the budget in bytes for one rank's tensors.
+    `ray_address` names a Ray cluster to use as it is, `cluster` is one that this process is connected to and that stays
+    connected; without either, a private one is started on this machine when the first case runs. `memory` is the budget
+    in bytes for one rank's tensors.
     """
 
-    def __init__(self, *, ray_address: str | None = None, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(
+        self, *, ray_address: str | None = None, cluster: Cluster | None = None, memory: int = DEFAULT_MEMORY
+    ) -> None:
         self._ray_address = ray_address
         self._memory = memory
-        self._cluster: Cluster | None = None
+        self._cluster = cluster
+        self._shared = cluster is not None
         self._worlds: OrderedDict[WorldConfig, World] = OrderedDict()
         self._backends: dict[str, Backend] = {}
         self.deadline = DEADLINE
@@ -151,7 +155,7 @@ class Runner:
         """End every rank and the private cluster."""
         while self._worlds:
             self._worlds.popitem()[1].close()
-        if self._cluster is not None:
+        if self._cluster is not None and not self._shared:
             self._cluster.close()
             self._cluster = None
 

@@ -16,7 +16,6 @@ from fuzz.report.folder import RunFolder
 from fuzz.runner import NotRun, Runner
 from strategies.space import Space
 
-
 Layouts: TypeAlias = Literal["any", "contiguous"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ from corpus.case import CONTIGUOUS, Call, Case, CaseError, Layout, TensorSpec, c
 from corpus.contract import Contract
 from corpus.dtypes import DTYPES, Kind
 from corpus.meaning import check
-from corpus.traits import elements, traits
+from corpus.traits import PLAIN, elements, layout_class, traits
 
 PAYLOADS = ("index", "exact", "wide", "special")
 
@@ -172,6 +171,32 @@ _CHANGES: dict[str, Callable[[Case, int, str], Case | None]] = {
 }
 
 
+def plainer(case: Case, index: int) -> Iterator[Variation]:
+    """The case with one trait at a time made plain, where it is not: what does not matter to a bug can go.
+
+    Of layouts, only those of the case's own class are made contiguous: another class among them stays.
+    """
+    has = traits(case, max(index, 0))
+    call = case.program[max(index, 0)]
+    own = {"input layout": call.inputs, "output layout": call.outputs}
+    for trait, value in has.items():
+        if value in PLAIN[trait] or trait not in _CHANGES:
+            continue
+        plain = PLAIN[trait][0]
+        if trait in own:
+            changed = _legal(lambda trait=trait, value=value: _dense(case, own[trait], value))  # type: ignore[misc]
+        else:
+            changed = _CHANGES[trait](case, max(index, 0), plain)
+        if changed is not None and changed != case:
+            yield Variation(trait, plain, changed)
+
+
+def _dense(case: Case, names: tuple[str, ...], layout: str) -> Case:
+    return _with_specs(
+        case, names, lambda spec: replace(spec, layout=CONTIGUOUS) if layout_class(spec) == layout else spec
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Where a bug shows: by trait, the values that failed and those that passed, all else as in the minimal case."""
@@ -179,21 +204,14 @@ class Reach:
     failed: dict[str, tuple[str, ...]]
     passed: dict[str, tuple[str, ...]]
 
-    def covers(self, case: Case, index: int) -> bool:
-        """Whether the bug explains a failure of this call: none of its traits has a value that was seen to pass."""
-        has = traits(case, index)
-        small = [int(value) for value in self.passed.get("elements", ())]
-        failing = [int(value) for value in self.failed.get("elements", ())]
-        passed_below = max((size for size in small if size < min(failing, default=math.inf)), default=-1)
-        if elements(case, index) <= passed_below:
-            return False
-        return all(has[trait] not in values for trait, values in self.passed.items() if trait in has)
-
     def sentences(self) -> list[str]:
         """One line a trait, for a person."""
         lines = []
         for trait in dict.fromkeys((*self.failed, *self.passed)):
-            fails, passes = self.failed.get(trait, ()), self.passed.get(trait, ())
-            line = f"{trait}: fails for {', '.join(fails)}" if fails else f"{trait}:"
-            lines.append(f"{line}; passes for {', '.join(passes)}" if passes else f"{line}; all that were tried")
+            parts = [
+                f"{verb} for {', '.join(values)}"
+                for verb, values in (("fails", self.failed.get(trait, ())), ("passes", self.passed.get(trait, ())))
+                if values
+            ]
+            lines.append(f"{trait}: {'; '.join(parts)}")
         return lines

@@ -15,19 +15,15 @@ from oracles.text import ranks_text
 def refused(case: Case, contract: Contract, observations: Sequence[Observation]) -> bool:
     """Whether the contract lets the first call that raised be refused, and it was refused where there is a reason.
 
-    A rank refuses what it holds itself, and cannot know what the others hold: where only some ranks raise, they must be
-    those that have a reason of their own, and that the others wait for them in vain is the consequence.
+    A rank refuses what it holds itself, and cannot know what the others hold: where only some ranks raise, each of them
+    must have a reason of its own, and that the others wait for them in vain is the consequence.
     """
     raised = [seen for seen in observations if seen.status is Status.RAISED]
     if not raised:
         return False
     index = min(seen.call for seen in raised)
-    if holdouts := _holdouts(case, index, observations):
-        first = [seen.rank for seen in raised if seen.call == index]
-        others = [seen.rank for seen in holdouts]
-        return all(_may_refuse(case, contract, index, rank) for rank in first) and not any(
-            _may_refuse(case, contract, index, rank) for rank in others
-        )
+    if _holdouts(case, index, observations):
+        return all(_may_refuse(case, contract, index, seen.rank) for seen in raised if seen.call == index)
     return any(_may_refuse(case, contract, index, rank) for rank in range(case.world.size))
 
 

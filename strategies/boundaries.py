@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from corpus.payload import PERIOD
 from corpus.thresholds import FAMOUS, Threshold
-from strategies.choose import Choice, spread
+from strategies.choose import MOST, Choice, spread
 
 Role: TypeAlias = Literal["one", "whole", "list"]
 """What the size counts: the elements of each of one or two tensors ("one"); of the larger tensor, which holds a part
@@ -29,14 +29,18 @@ size is still at or above a threshold t if it was cut from t + WIDEST_HIDDEN - 1
 _SMALL_PRIMES: Final = (19, 23, 29, 37, 61, 97, 251, 509, 1021, 2039, 4093)
 _LARGE_PRIMES: Final = (16_411, 32_749, 65_537, 131_071, 262_139)
 
-_SMALL, _LARGE, _THRESHOLD, _EMPTY = 151, 28, 64, 12
-"""Weights of the classes, out of 256 with one for any size at all. A case at 4,194,304 elements costs as much as ten
-small ones, so a quarter of the cases takes most of the time."""
+_LARGE, _THRESHOLD, _EMPTY = 28, 64, 12
+"""Weights of the classes, out of 255; the rest is small. A case at 4,194,304 elements costs as much as ten small ones,
+so a quarter of the cases takes most of the time."""
+_MOST_NEAR: Final = 112
+"""Sizes at thresholds, as long as small ones must still have half the weight."""
+MOST_THRESHOLDS: Final = _MOST_NEAR // 3 - 1
+"""Thresholds of a backend, FAMOUS apart, of which each side and the size itself are surely among those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of one tensor, each class sorted. Every size is at most the largest of `ascending`."""
+    """Sizes of one tensor, each class sorted; a size that stands twice is drawn twice as often."""
 
     small: tuple[int, ...]
     large: tuple[int, ...]
@@ -53,8 +57,9 @@ class Sizes:
 def around(threshold: Threshold, itemsize: int, parts: int, role: Role) -> Iterator[int]:
     """Yield sizes next to a threshold of `itemsize`-byte elements, for tensors that are cut into `parts`.
 
-    Exactly the threshold, or both sides of it where it falls within an element; one element and one alignment unit less
-    and more; the nearest multiples of `parts`; and enough more for any tokens x hidden shape to reach it.
+    Exactly the threshold, or both sides of it where it falls within an element, and one element less and more, twice;
+    one alignment unit less and more; the nearest multiples of `parts`; and enough more for any tokens x hidden shape to
+    reach it.
     """
     exact = threshold.elements(itemsize)
     unit = threshold.alignment // (1 if threshold.unit == "elements" else itemsize) or 1
@@ -62,7 +67,8 @@ def around(threshold: Threshold, itemsize: int, parts: int, role: Role) -> Itera
     if role == "list":
         yield from (chunk - 1, chunk, chunk + 1, exact)
         return
-    yield from (exact - unit, exact - 1, exact, exact + 1, exact + unit)
+    yield from (exact - 1, exact, exact + 1) * 2
+    yield from (exact - unit, exact + unit)
     yield from ((chunk - 1) * parts, chunk * parts, (chunk + 1) * parts, exact + WIDEST_HIDDEN - 1)
     if role == "whole":
         yield from ((exact - 1) * parts, exact * parts, (exact + 1) * parts)
@@ -83,15 +89,15 @@ def sizes(itemsize: int, thresholds: tuple[Threshold, ...], parts: int, role: Ro
     FAMOUS is among the thresholds, whatever the backend says.
     """
     least = parts if role == "whole" else 1
+    marks = {FAMOUS, *thresholds}
+    near = [size for threshold in marks for size in around(threshold, itemsize, parts, role) if least <= size <= most]
+    exact = [threshold.elements(itemsize) + step for threshold in marks for step in (-1, 0, 1)]
+    exact = [size for size in exact if least <= size <= most]
     multiples = [times * parts + step for times in (1, 2, 3, 5, 8, 64, 341) for step in (-1, 0, 1)]
     return Sizes(
         small=_within((*range(1, 18), *multiples, *_SMALL_PRIMES, *_near_powers(5, 12)), least, most),
         large=_within((*_near_powers(13, 18), *_LARGE_PRIMES, PERIOD, PERIOD + 1, 2 * PERIOD + 1), least, most),
-        thresholds=_within(
-            (size for threshold in {FAMOUS, *thresholds} for size in around(threshold, itemsize, parts, role)),
-            least,
-            most,
-        ),
+        thresholds=tuple(sorted(near if len(near) <= _MOST_NEAR else exact)),
         least=least,
     )
 
@@ -103,12 +109,9 @@ def _between(low: int, high: int) -> SearchStrategy[int]:
 
 @lru_cache(maxsize=4096)
 def _ranges(sizes: Sizes) -> Choice[SearchStrategy[int]]:
-    landmarks = (
-        *spread(sizes.small, _SMALL),
-        *spread(sizes.large, _LARGE),
-        *spread(sizes.thresholds, _THRESHOLD),
-        *(0,) * _EMPTY,
-    )
+    large, near, empty = spread(sizes.large, _LARGE), spread(sizes.thresholds, _THRESHOLD), (0,) * _EMPTY
+    small = spread(sizes.small, MOST - 1 - len(large) - len(near) - len(empty))
+    landmarks = (*small, *large, *near, *empty)
     anything = _between(sizes.least, sizes.ascending[-1])
     return Choice("range of the size", (anything, *(_between(size, size) for size in landmarks)))
 

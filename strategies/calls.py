@@ -6,7 +6,6 @@ dimension 0) each rank has for each other one.
 
 from __future__ import annotations
 
-import math
 from typing import Final, TypeAlias
 
 from corpus.contract import OpContract
@@ -25,8 +24,8 @@ LISTS: Final = GATHERING | SCATTERING | {"all_to_all"}
 PLAIN_INPUT: Final = MUTATING | GATHERING | {"all_gather_into_tensor", "send_recv"}
 """Ops whose one input is the chunk itself, whatever the number of ranks."""
 
-FORMS: Final = ("joined",) * 8 + ("flat",) * 4 + ("stacked",) * 4
-"""How the larger tensor of a WHOLE op holds its chunks: along dimension 0, in one dimension, or along a new one."""
+FORMS: Final = ("joined",) * 12 + ("stacked",) * 4
+"""How the larger tensor of a WHOLE op holds its chunks: along dimension 0, or, by contract, along a new one."""
 PATTERNS: Final = ("even",) * 10 + ("ragged",) * 3 + ("silent", "deaf", "paired")
 """How many rows each rank sends to each: all; another number each; all but the last rank, who sends none; all but to
 the last rank, who receives none; only to one partner."""
@@ -105,8 +104,6 @@ def shapes(op: str, chunk: Shape, ranks: int, form: str, pattern: str) -> tuple[
 
 
 def _whole(chunk: Shape, ranks: int, form: str) -> Shape:
-    if form == "flat":
-        return (ranks * math.prod(chunk),)
     if form == "stacked" or not chunk:
         return (ranks, *chunk)
     return (ranks * chunk[0], *chunk[1:])

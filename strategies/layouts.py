@@ -117,9 +117,9 @@ _STRIDED: Final = (
     *(View("channels_last") for _ in range(2)),
     *(View("singleton", amount) for amount in (7, 0)),
     *(View("neg", amount) for amount in (0, 2)),
-    *(View("conj", amount) for amount in (0, 2)),
+    *(View("conj", amount) for amount in (0, 0, 2, 2)),
 )
-_EXPANDED: Final = tuple(View("expanded", amount) for amount in (0, 1))
+_EXPANDED: Final = tuple(View("expanded", amount) for amount in (0, 1, 1))
 """Only inputs overlap themselves."""
 _PLAIN: Final = View()
 _STEP: Final = View("step", 2)

@@ -6,7 +6,6 @@ the shrinker can make one call simpler, or take it away, without disturbing the 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -231,8 +230,8 @@ def _call(draw: DrawFn, program: Program) -> None:
         again = program.readable(op, reduce_op, ranks, room)
     if again is not None:
         chunk, dtype, payload, variant = again.spec.shape, again.spec.dtype, str(again.spec.payload), 0
-    if op == "all_to_all_single" and not chunk:
-        chunk = (math.prod(chunk),)
+    if not chunk and op in WHOLE and not contract.stacked:
+        chunk = (1,)  # scalars can only be stacked
     program.add(
         Decisions(
             op=op,
@@ -247,7 +246,7 @@ def _call(draw: DrawFn, program: Program) -> None:
             swapped=swapped,
             async_op=async_op,
             payload=payload,
-            form=FORMS[variant],
+            form=FORMS[variant] if contract.stacked else "joined",
             pattern=PATTERNS[variant] if contract.uneven and op in LISTS | {"all_to_all_single"} and chunk else "even",
             factor=factor,
             root=root,

@@ -11,6 +11,7 @@ from corpus.contract import Contract, OpContract
 from corpus.dtypes import DTYPES
 from corpus.flags import Flag, Scope
 from corpus.thresholds import FAMOUS, Threshold
+from strategies.boundaries import MOST_THRESHOLDS
 from strategies.layouts import Layouts
 
 Menu: TypeAlias = Mapping[str, Mapping[str | None, tuple[str, ...]]]
@@ -59,6 +60,8 @@ class Space:
         least = _LARGEST_ELEMENT * 2 * max(self.worlds) * self.max_calls
         if self.memory < least:
             raise ValueError(f"memory: at least {least} bytes for these worlds and calls, not {self.memory}")
+        if len(self.thresholds) > MOST_THRESHOLDS:
+            raise ValueError(f"thresholds: at most {MOST_THRESHOLDS}, not {len(self.thresholds)}")
         for flag in self.flags:
             if flag.scope is not Scope.CALL:
                 raise ValueError(f"flag {flag.name}: has {flag.scope} scope, so it belongs to set_flags")

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from fuzz.ranks.cluster import Cluster
 from fuzz.runner import Runner
 
 
 @pytest.fixture(scope="session")
-def runner() -> Iterator[Runner]:
-    """One private cluster for all tests of a worker: a cluster takes seconds to start, a world hundredths."""
-    with Runner() as made:
+def cluster() -> Iterator[Cluster]:
+    """One private cluster for all tests of a worker: it takes seconds to start, a world hundredths."""
+    os.environ["CCLFUZZ_TEST_INHERITED"] = "inherited"
+    # As many GPUs as the tests place ranks on; nothing here touches one.
+    with Cluster.connect(None, gpus=2) as connected:
+        yield connected
+    del os.environ["CCLFUZZ_TEST_INHERITED"]
+
+
+@pytest.fixture(scope="session")
+def runner(cluster: Cluster) -> Iterator[Runner]:
+    """Worlds that are kept between tests."""
+    with Runner(cluster=cluster) as made:
         yield made

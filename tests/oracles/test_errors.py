@@ -40,8 +40,8 @@ def test_what_works_by_contract_is_not_refused(case, views):
 
 @pytest.mark.parametrize("status", [Status.OK, Status.HUNG, Status.CUT_SHORT])
 def test_some_ranks_raise(status):
-    other = Observation(2, status, digest=digest(STRIDED), call=0)
-    (failure,) = judge(STRIDED, contract(views="right or refused"), [raised(0), raised(1), other]).failures
+    other = Observation(2, status, digest=digest(DENSE), call=0)
+    (failure,) = judge(DENSE, contract(views="right or refused"), [raised(0), raised(1), other]).failures
     assert (failure.kind, failure.ranks) == ("raised on some ranks", (0, 1))
 
 

@@ -79,7 +79,7 @@ MINIMAL = {
     "hang-on-few": (
         ("all_gather",),
         (2,),
-        100,
+        40,
         "hang",
         [
             "gloo, 2 ranks, fault hang-on-few",

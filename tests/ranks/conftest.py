@@ -1,8 +1,7 @@
-"""One Ray cluster, and one world of each kind, for all tests of the ranks."""
+"""One world of each kind for all tests of the ranks."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,15 +10,6 @@ from fuzz.ranks.cluster import Cluster
 from fuzz.ranks.pool import World, WorldConfig
 
 TOY = "toy:Toy"
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    os.environ["CCLFUZZ_TEST_INHERITED"] = "inherited"
-    # As many GPUs as the tests place ranks on; nothing here touches one.
-    with Cluster.connect(None, gpus=2) as connected:
-        yield connected
-    del os.environ["CCLFUZZ_TEST_INHERITED"]
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ def test_what_the_contract_says_of_outputs():
 
 
 def test_names_read_well():
-    names = {tensor.name for case in draws(cases(gloo_space)) for tensor in case.tensors}
+    names = {tensor.name for case in draws(cases(gloo_space), examples=800) for tensor in case.tensors}
     assert {"x", "y", "x0", "y1", "x_2", "y0_2"} <= names
     names = {tensor.name for case in draws(cases(fresh_space)) for tensor in case.tensors}
     assert {"x", "out", "out0", "out_2"} <= names

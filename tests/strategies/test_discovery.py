@@ -22,7 +22,7 @@ def _calls(op):
 
 @pytest.fixture(scope="module", params=SEEDS)
 def round_of_gloo(request) -> list[Case]:
-    return draws(cases(gloo_space), key=request.param, examples=700)
+    return draws(cases(gloo_space), key=request.param, examples=1000)
 
 
 def test_every_op_dtype_reduce_op_payload_and_world(round_of_gloo):
@@ -74,15 +74,16 @@ def test_every_kind_of_program(round_of_gloo):
             for tensor in case.tensors
             for _, spec in tensor.overrides
         ),
-        "one input for two calls": any(
-            len(case.program) > 1 and set(case.program[0].inputs) & set(case.program[1].inputs)
-            for case in round_of_gloo
-        ),
         "splits": any(call.splits for case in round_of_gloo for call in case.program),
         "empty": any(spec.numel == 0 for case in round_of_gloo for spec in specs(case)),
         "a root that is not 0": any(call.root for case in round_of_gloo for call in case.program),
     }
     assert [kind for kind, found in programs.items() if not found] == []
+
+
+def test_one_input_for_two_calls():
+    space = replace(gloo_space, ops=("all_gather", "gather", "send_recv"))
+    find_any(cases(space), lambda case: len({call.inputs for call in case.program}) < len(case.program))
 
 
 def test_two_groups_in_one_program():
@@ -108,6 +109,7 @@ def test_a_threshold_in_bytes_of_one_dtype():
         find_any(
             cases(space),
             lambda case, dtype=dtype, exact=exact: any((s.numel, s.dtype) == (exact, dtype) for s in specs(case)),
+            examples=1000,
         )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from corpus.case import OPS
 from corpus.flags import Flag, Scope
+from corpus.thresholds import FAMOUS
 from strategies.cases import cases
 from strategies.space import Space
 from tests.strategies.helpers import GLOO, draws, fresh_space, gloo_space
@@ -41,6 +42,7 @@ def test_filters_narrow():
         ({"worlds": ()}, "worlds"),
         ({"max_calls": 0}, "max_calls"),
         ({"memory": 100}, "memory: at least 384 bytes"),
+        ({"thresholds": (FAMOUS,) * 37}, "thresholds: at most 36, not 37"),
         ({"memory_kind": "tape"}, "memory_kind"),
         ({"layouts": "odd"}, "layouts"),
     ],
