@@ -104,8 +104,7 @@ class RunFolder:
             case _:
                 data |= {name: getattr(event, name) for name in event.__slots__}
         self._events.write(json.dumps(data) + "\n")
-        if not isinstance(event, events.CaseRun):
-            self._events.flush()
+        self._events.flush()
 
     def close(self) -> None:
         """Close the record of events."""
