@@ -85,7 +85,8 @@ class Finding:
         reach = self.reach
         if self._too_small(case, index):
             reach = replace(reach, passed={name: values for name, values in reach.passed.items() if name != "elements"})
-        also = self.also | frozenset(traits(case, index).items())
+        # Never a layout: a case may need one layout on one rank, and only happen to have another on the next.
+        also = self.also | {pair for pair in traits(case, index).items() if pair[0] not in IDENTITY}
         return replace(self, kinds=self.kinds | kinds, reach=reach, also=also)
 
 
@@ -104,6 +105,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
         "passed": {trait: list(values) for trait, values in finding.reach.passed.items()},
         "versions": [list(pair) for pair in finding.versions],
         "shrunk": finding.shrunk,
+        "also": sorted(list(pair) for pair in finding.also),
     }
 
 
@@ -130,6 +132,7 @@ def from_json(data: dict[str, Any], memory: int = DEFAULT_MEMORY) -> Finding:
             ),
             versions=tuple((str(name), str(version)) for name, version in data["versions"]),
             shrunk=bool(data["shrunk"]),
+            also=frozenset((str(trait), str(value)) for trait, value in data["also"]),
         )
     except CaseError:
         raise

@@ -178,7 +178,8 @@ def plainer(case: Case, index: int) -> Iterator[Variation]:
     """
     has = traits(case, max(index, 0))
     call = case.program[max(index, 0)]
-    own = {"input layout": call.inputs, "output layout": call.outputs}
+    outputs = tuple(name for name in call.outputs if name not in call.inputs)
+    own = {"input layout": call.inputs, "output layout": outputs}
     for trait, value in has.items():
         if value in PLAIN[trait] or trait not in _CHANGES:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,6 +30,8 @@ class C10d(Backend):
         import torch
         import torch.distributed as dist
 
+        # Newer versions rename two collectives and warn at each call of the names that older ones have.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         if place.device is not None:
             torch.cuda.set_device(place.device)
         dist.init_process_group(
