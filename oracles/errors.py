@@ -37,7 +37,10 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
     call = case.program[index] if 0 <= index < len(case.program) else None
     what = call.op if call is not None else "the preparation of the case"
     error = first_line(first)
-    holdouts = _holdouts(case, index, observations)
+    unlike = _holdouts(case, index, observations)
+    # A rank that was ended while it waited might have raised too: it tells nothing.
+    holdouts = [seen for seen in unlike if seen.status is not Status.CUT_SHORT]
+    waiting = [seen.rank for seen in unlike if seen.status is Status.CUT_SHORT]
     if holdouts:
         kind = "raised on some ranks"
         others = ", ".join(f"rank {seen.rank} {_did(seen)}" for seen in holdouts)
@@ -47,6 +50,7 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
         message = (
             f"{what} is refused on {ranks_text([seen.rank for seen in raised])}, which the contract says works: {error}"
         )
+        message += f"; {ranks_text(waiting)} waited and had to be ended" if waiting else ""
     known = call is not None and call.op in contract.ops
     yield RefusalFailure(
         kind,
@@ -88,9 +92,7 @@ def _tensors(case: Case, index: int, rank: int) -> tuple[str, ...]:
 def _did(seen: Observation) -> str:
     if seen.status is Status.RAISED:
         return f"raised in call {seen.call}"
-    return {Status.OK: "finished", Status.HUNG: "hung", Status.CUT_SHORT: "had to be ended"}.get(
-        seen.status, str(seen.status)
-    )
+    return {Status.OK: "finished", Status.HUNG: "hung"}.get(seen.status, str(seen.status))
 
 
 def _may_refuse(case: Case, contract: Contract, index: int, rank: int) -> bool:

@@ -38,7 +38,14 @@ def test_what_works_by_contract_is_not_refused(case, views):
     assert "RuntimeError: no strides, please" in failure.message
 
 
-@pytest.mark.parametrize("status", [Status.OK, Status.HUNG, Status.CUT_SHORT])
+def test_a_rank_that_was_ended_while_it_waited_tells_nothing():
+    other = Observation(2, Status.CUT_SHORT, call=0)
+    (failure,) = judge(DENSE, contract(views="right or refused"), [raised(0), raised(1), other]).failures
+    assert (failure.kind, failure.ranks) == ("refused", (0, 1))
+    assert "rank 2 waited and had to be ended" in failure.message
+
+
+@pytest.mark.parametrize("status", [Status.OK, Status.HUNG])
 def test_some_ranks_raise(status):
     other = Observation(2, status, digest=digest(DENSE), call=0)
     (failure,) = judge(DENSE, contract(views="right or refused"), [raised(0), raised(1), other]).failures
@@ -54,7 +61,7 @@ def test_a_rank_may_refuse_what_it_alone_holds(status):
     judgement = judge(case, contract(views="right or refused"), [others[0], raised(1), others[1]])
     assert (judgement.failures, judgement.refused) == ([], True)
     (failure,) = judge(case, contract(views="right or refused"), [raised(0), others[1], others[1]]).failures
-    assert failure.kind == "raised on some ranks"
+    assert failure.kind == ("refused" if status is Status.CUT_SHORT else "raised on some ranks")
 
 
 def test_a_dtype_that_is_not_in_the_contract_may_be_refused():
