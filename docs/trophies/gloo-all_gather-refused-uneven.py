@@ -1,0 +1,76 @@
+"""gloo all_gather: refused
+
+all_gather is refused on ranks 0 and 1, which the contract says works: RuntimeError:
+ProcessGroupGloo::allgather: invalid tensor size at index 1 (expected (1), got (0))
+Promised: torch 2.13 docstring of all_gather: "Complex and uneven sized tensors are supported.
+Seen with torch 2.13.0+cpu, gloo, 2 ranks.
+
+    python repro.py
+    torchrun --nproc-per-node 2 repro.py
+
+Exit status: 1 the bug is there (or a rank crashed or hung), 0 it is not, 2 a rank raised something else.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from multiprocessing import Process
+
+import torch
+import torch.distributed as dist
+
+WORLD = 2
+DEADLINE = 30  # seconds: a rank that takes longer hangs
+
+
+def make_x(rank):
+    if rank == 0:
+        return torch.tensor([1.0])
+    return torch.empty([0])
+
+
+def run(rank):
+    x = make_x(rank)
+    outputs = [torch.full((1,), -1.0 - rank), torch.full((0,), -1.0 - rank)]
+    try:
+        dist.all_gather(outputs, x)
+    except Exception as error:
+        print(f"rank {rank}: raised {type(error).__name__}: {error}", flush=True)
+        return True
+    return False
+
+
+def worker(rank, init_method):
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1
+    try:
+        dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=WORLD)
+        wrong = run(rank)
+        dist.destroy_process_group()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)
+    sys.exit(1 if wrong else 0)
+
+
+def main():
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "RANK" in os.environ:  # torchrun has started them
+        worker(int(os.environ["RANK"]), "env://")
+    print("torch", torch.__version__, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [Process(target=worker, args=(r, f"file://{folder}/store"), daemon=True) for r in range(WORLD)]
+        for process in ranks:
+            process.start()
+        for rank, process in enumerate(ranks):
+            process.join()
+            if process.exitcode < 0:
+                print(f"rank {rank} was killed by {signal.Signals(-process.exitcode).name}")
+    codes = {process.exitcode for process in ranks}
+    sys.exit(max(codes) if codes <= {0, 2} else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""gloo reduce_scatter_tensor: wrong result
+
+reduce_scatter_tensor sum of float32 (1, 3): ranks 0 and 1 wrong; on rank 0 2 of 3 elements, the first at 1:
+11 (0x41300000), legal is 7 (0x40e00000). It holds the base storage's elements instead of the view's
+Promised: reduce_scatter_tensor sum: torch 2.13 docstring of reduce_scatter_tensor: "(i) a concatenation ...
+along the primary dimension; or (ii) a stack ...
+Seen with torch 2.13.0+cpu, gloo, 2 ranks.
+
+    python repro.py
+    torchrun --nproc-per-node 2 repro.py
+
+Exit status: 1 the bug is there (or a rank crashed or hung), 0 it is not, 2 a rank raised something else.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from multiprocessing import Process
+
+import torch
+import torch.distributed as dist
+
+WORLD = 2
+DEADLINE = 30  # seconds: a rank that takes longer hangs
+
+
+def make_x(rank):
+    if rank == 0:
+        return torch.tensor([[1.0, 3.0, 5.0], [7.0, 9.0, 11.0]])
+    base = torch.full((3, 2), -1.0 - rank)
+    return base.t().copy_(torch.tensor([[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]))
+
+
+def make_y(rank):
+    if rank == 0:
+        base = torch.full((3,), -1.0 - rank)
+        return base.as_strided((1, 3), (1, 1), 0)
+    return torch.full((1, 3), -1.0 - rank)
+
+
+def run(rank):
+    x = make_x(rank)
+    y = make_y(rank)
+    dist.reduce_scatter_tensor(y, x)
+    return check(rank, "y", y.reshape(-1), sum(make_x(r).reshape(-1).chunk(WORLD)[rank] for r in range(WORLD)))
+
+
+def check(rank, what, got, want):
+    """Compare exactly, print, and return whether it is wrong."""
+    right = got == want
+    verdict = "right" if right.all() else "wrong"
+    observed, expected = got.tolist(), want.tolist()
+    print(f"rank {rank}: {what} is {verdict}\n  observed {observed}\n  expected {expected}", flush=True)
+    return not right.all()
+
+
+def worker(rank, init_method):
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1
+    try:
+        dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=WORLD)
+        wrong = run(rank)
+        dist.destroy_process_group()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)
+    sys.exit(1 if wrong else 0)
+
+
+def main():
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "RANK" in os.environ:  # torchrun has started them
+        worker(int(os.environ["RANK"]), "env://")
+    print("torch", torch.__version__, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [Process(target=worker, args=(r, f"file://{folder}/store"), daemon=True) for r in range(WORLD)]
+        for process in ranks:
+            process.start()
+        for rank, process in enumerate(ranks):
+            process.join()
+            if process.exitcode < 0:
+                print(f"rank {rank} was killed by {signal.Signals(-process.exitcode).name}")
+    codes = {process.exitcode for process in ranks}
+    sys.exit(max(codes) if codes <= {0, 2} else 1)
+
+
+if __name__ == "__main__":
+    main()
