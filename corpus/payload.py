@@ -158,9 +158,12 @@ def payload(case: Case, name: str, rank: int) -> Payload:
 
 
 def guard(case: Case, name: str, rank: int) -> Payload:
-    """Return what the whole base storage of a tensor holds wherever the view does not reach."""
+    """Return what the whole base storage of a tensor holds wherever the view does not reach.
+
+    "Wide" data: a reduction that strays there changes it on every rank, where random bits would swallow one another.
+    """
     spec = case.tensor(name).on(rank)
-    return _payload(case.seed, f"{name}/guard", rank, case.world.size, "poison", spec.dtype, spec.storage_elements)
+    return _payload(case.seed, f"{name}/guard", rank, case.world.size, "wide", spec.dtype, spec.storage_elements)
 
 
 @lru_cache(maxsize=64)

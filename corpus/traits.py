@@ -112,6 +112,8 @@ def key(case: Case, index: int, kind: str) -> str:
     for trait, value in traits(case, index).items():
         if value in PLAIN[trait]:
             continue
+        if trait.endswith("layout") and call.inputs != call.outputs:
+            value = f"{value}-{trait.removesuffix(' layout')}"
         if trait == "dtype":
             value = DTYPES[value].kind.value if DTYPES[value].format is None else value
         parts.append(f"{value}-ranks" if trait == "ranks" else value)

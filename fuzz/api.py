@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 from functools import cache
 
 from hypothesis.strategies import SearchStrategy
@@ -60,6 +61,8 @@ def check(case: Case) -> Outcome:
 
 @cache
 def _runner() -> Runner:
+    # Exit handlers run last in, first out: Ray's own must not end it before we have ended our ranks.
+    importlib.import_module("ray")
     runner = Runner()
     atexit.register(runner.close)
     return runner

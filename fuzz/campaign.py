@@ -140,7 +140,7 @@ class Campaign:
         self._started = time.perf_counter()
         self._last = self._started
         self.findings: list[Finding] = []
-        self._counts = {"cases": 0, "refused": 0, "unspecified": 0, "bound_only": 0, "incidents": 0}
+        self._counts = {"cases": 0, "drawn": 0, "refused": 0, "unspecified": 0, "bound_only": 0, "incidents": 0}
         self._draw_seconds = 0.0
         self._lost = 0
         self._hang = False
@@ -174,7 +174,7 @@ class Campaign:
     def _rounds(self) -> None:
         if self._database is not None:
             for _ in range(REUSE_ROUNDS):
-                if self._late() or self._round((Phase.reuse, Phase.shrink), ROUND, None).target is None:
+                if self._late(0.5) or self._round((Phase.reuse, Phase.shrink), ROUND, None).target is None:
                     break
         drawn, number = 0, 0
         while not self._late() and (self._budget.examples is None or drawn < self._budget.examples):
@@ -187,9 +187,10 @@ class Campaign:
             if self._counts["cases"] == before:
                 break  # the space has no more than what was drawn already
 
-    def _late(self) -> bool:
+    def _late(self, share: float = 1.0) -> bool:
+        """Whether this share of the time is spent."""
         limit = self._budget.seconds
-        return limit is not None and time.perf_counter() - self._started >= limit
+        return limit is not None and time.perf_counter() - self._started >= share * limit
 
     def _round(self, phases: tuple[Phase, ...], examples: int, seed: int | None) -> _Round:
         """Run one round of Hypothesis; record the bug that it found, if any."""
@@ -241,6 +242,7 @@ class Campaign:
                 if self._late():
                     raise _OutOfTimeError
                 state.drawn += 1
+                self._counts["drawn"] += phase == "generate"
             elif state.give_up is not None and now > state.give_up:
                 raise _OutOfTimeError
             outcome = self._run(case, phase if state.target is None else "shrink", drawing)
@@ -262,6 +264,10 @@ class Campaign:
             state.smallest = (outcome, new)
             state.kinds |= {failure.kind for failure in new if failure.op == symptom[0]}
             raise _symptom(*symptom)(str(new[0]))
+        except Found:
+            raise
+        except Exception as error:  # a full disk, a defect of ours: nothing that Hypothesis should shrink
+            raise InternalError(f"{type(error).__name__}: {error} (case {digest(case)})") from error
         finally:
             self._last = time.perf_counter()
 
@@ -270,10 +276,7 @@ class Campaign:
             one.primary["kind"] == "hang" and one.op in {call.op for call in case.program} for one in self.findings
         )
         self._runner.deadline = HANG_DEADLINE if hangs or self._hang else DEADLINE
-        try:
-            outcome = self._runner.run(case)
-        except Exception as error:
-            raise InternalError(f"{type(error).__name__}: {error} (case {digest(case)})") from error
+        outcome = self._runner.run(case)
         judgement = outcome.judgement
         self._counts["cases"] += 1
         self._counts["refused"] += judgement.refused

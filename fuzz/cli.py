@@ -16,6 +16,7 @@ from corpus.case import CaseError
 from corpus.describe import describe
 from fuzz.backends import BUILT_IN, UnknownBackend, load
 from fuzz.faults import UnknownFault, names
+from fuzz.repro.code import ReproError
 
 NOTHING, FINDINGS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -118,7 +119,10 @@ def run(
     world: Annotated[str, typer.Option(help="World sizes to draw from, such as 2,3.")] = "2,3,4",
     flag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a flag of the backend.")] = None,
     fault: Annotated[str | None, typer.Option(help="Seed a fault over the backend: a test of cclfuzz itself.")] = None,
-    examples: Annotated[int | None, typer.Option(min=1, help="Stop after this many drawn cases.")] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after drawing this many cases, shrinking aside."),
+    ] = None,
     time: Annotated[str | None, typer.Option(help="Stop after this long, such as 60s or 10m.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same cases (with an empty database).")] = 0,
     op: Annotated[list[str] | None, typer.Option(help="Only these collectives.")] = None,
@@ -181,7 +185,7 @@ def replay(
                 console.print("".join(f"    {line}\n" for line in describe(case)), end="")
             for failure in judgement.failures:
                 console.print(f"  {failure.kind}: {failure}")
-                if failure.observed:
+                if failure.observed and failure.legal:
                     console.print(f"    observed {failure.observed}\n    legal    {failure.legal}")
     raise typer.Exit(FAILED if lost else FINDINGS if failed else NOTHING)
 
@@ -249,7 +253,7 @@ def main() -> None:
         status = app(standalone_mode=False)
     except typer.Abort:
         status = INTERRUPTED
-    except (UsageError, CaseError, UnknownBackend, UnknownFault) as error:
+    except (UsageError, CaseError, ReproError, UnknownBackend, UnknownFault) as error:
         _complain(str(error))
         status = USAGE
     except Exception as error:

@@ -65,9 +65,13 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The campaign is over. Counts of cases by verdict; `interrupted` where a person stopped it."""
+    """The campaign is over. Counts of cases by verdict; `interrupted` where a person stopped it.
+
+    `drawn` of the `cases` were drawn afresh; the others are those of shrinking, re-runs, variations and earlier runs.
+    """
 
     cases: int
+    drawn: int
     findings: int
     refused: int
     unspecified: int

@@ -20,6 +20,7 @@ from corpus.contract import Contract
 from corpus.dtypes import DType
 from corpus.meaning import uses
 from corpus.payload import Bits
+from corpus.traits import specs
 from oracles import diagnosis
 from oracles.compare import Positions, differing
 from oracles.expectation import Part, gathered, parts
@@ -310,6 +311,9 @@ def _wrong_result(case: Case, contract: Contract, call: Call, index: int, wrong:
         f"{first['observed']}, legal is {first['legal']}" + (f". {about[0].upper()}{about[1:]}" if about else "")
     )
     source = contract.ops[call.op].source if call.op in contract.ops else ""
+    inputs, outputs = specs(case, call)
+    if any(not one.is_contiguous or one.layout.conj or one.layout.neg for one in inputs + outputs):
+        source = contract.views.source
     return NumericFailure(
         "wrong result",
         message,

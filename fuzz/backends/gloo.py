@@ -84,7 +84,9 @@ CONTRACT = Contract(
             in_place=True,
         ),
         "all_gather_into_tensor": OpContract(
-            source=_docstring("all_gather_into_tensor", _CONCATENATED_OR_STACKED), dtypes=_MOVED, stacked=True
+            source=_docstring("all_gather_single (= all_gather_into_tensor)", _CONCATENATED_OR_STACKED),
+            dtypes=_MOVED,
+            stacked=True,
         ),
         "all_gather": OpContract(
             source=_docstring("all_gather", "Complex and uneven sized tensors are supported."),
@@ -92,7 +94,9 @@ CONTRACT = Contract(
             uneven=True,
         ),
         "reduce_scatter_tensor": OpContract(
-            source=_docstring("reduce_scatter_tensor", _CONCATENATED_OR_STACKED), reduce_ops=_REDUCE_OPS, stacked=True
+            source=_docstring("reduce_scatter_single (= reduce_scatter_tensor)", _CONCATENATED_OR_STACKED),
+            reduce_ops=_REDUCE_OPS,
+            stacked=True,
         ),
         "reduce_scatter": OpContract(source=_TABLE, reduce_ops=_REDUCE_OPS),
         "gather": OpContract(
@@ -111,7 +115,8 @@ CONTRACT = Contract(
     },
     views=Promise(
         "right or refused",
-        "torch 2.13 docstrings of the collectives take a Tensor and name no layout: a view works or has to be refused",
+        "a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has to be refused, as "
+        "all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')",
     ),
     agreement={
         "all_reduce": Promise(

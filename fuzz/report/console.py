@@ -52,6 +52,7 @@ class Console:
         worlds = ", ".join(map(str, event.worlds))
         self._print(f"cclfuzz: {event.backend}, worlds of {worlds} ranks, seed {event.seed}, {event.budget}")
         self._print(f"  run folder: {event.folder}")
+        self._print("  starting Ray and the ranks takes some seconds")
         if self._console.is_terminal:
             self._live = Live(Text(""), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -88,8 +89,9 @@ class Console:
         per_second = event.cases / max(event.seconds, 1e-9)
         verb = "interrupted after" if event.interrupted else "ran"
         self._print(
-            f"{verb} {event.cases} cases in {event.seconds:.1f} s ({per_second:.0f} cases/s, "
-            f"drawing {event.draw_seconds:.1f} s): {event.findings} finding{'s' * (event.findings != 1)}"
+            f"{verb} {event.cases} cases, {event.drawn} of them drawn afresh, in {event.seconds:.1f} s "
+            f"({per_second:.0f} cases/s, drawing {event.draw_seconds:.1f} s): "
+            f"{event.findings} finding{'s' * (event.findings != 1)}"
         )
         self._print(
             f"  refused {event.refused}, unspecified {event.unspecified}, by bound only {event.bound_only}, "

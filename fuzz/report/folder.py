@@ -12,6 +12,7 @@ from pathlib import Path
 from fuzz import events
 from fuzz.finding import Finding, case_text, to_json
 from fuzz.report.page import page
+from fuzz.repro.code import ReproError
 from fuzz.repro.pytest_file import pytest_file
 from fuzz.repro.script import script
 from fuzz.repro.trial import shows
@@ -73,7 +74,10 @@ class RunFolder:
         write_atomically(folder / "case.json", case_text(finding.case))
         write_atomically(folder / "finding.json", json.dumps(to_json(finding), indent=1) + "\n")
         write_atomically(folder / "finding.md", page(finding, ""))
-        self._write_repros(folder, finding, faithful=False)
+        try:
+            self._write_repros(folder, finding, faithful=False)
+        except ReproError as error:
+            write_atomically(folder / "finding.md", page(finding, f"There is no repro.py: {error}."))
 
     def _write_repros(self, folder: Path, finding: Finding, *, faithful: bool) -> None:
         for name, write in (("repro.py", script), ("test_repro.py", pytest_file)):
@@ -84,16 +88,15 @@ class RunFolder:
 
     def _try(self, folder: Path, finding: Finding) -> None:
         """Run the repro; where its simple data does not show the bug, give it exactly the case's."""
+        if not (folder / "repro.py").exists():
+            return
         shown = shows(folder / "repro.py")
         if not shown:
             self._write_repros(folder, finding, faithful=True)
             shown = shows(folder / "repro.py")
-        text = (
-            "It was run once on this machine, and showed it."
-            if shown
-            else "Run once on this machine, it did NOT show it."
-        )
-        write_atomically(folder / "finding.md", page(finding, text))
+        result = "showed the bug" if shown else "did NOT show the bug"
+        trial = f"repro.py was run once, alone, on this machine, and {result}."
+        write_atomically(folder / "finding.md", page(finding, trial))
 
     def record(self, event: events.Event) -> None:
         """Append one event to `events.jsonl`."""

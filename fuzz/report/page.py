@@ -28,9 +28,10 @@ def page(finding: Finding, trial: str) -> str:
         lines += ["The run was interrupted before this was shrunk or run again.", ""]
     lines += ["## What happened", ""]
     for failure in finding.failures:
-        ranks = ", ".join(map(str, failure.get("ranks", ())))
-        lines += [f"- **{failure['kind']}**{f' on ranks {ranks}' if ranks else ''}: {failure['message']}"]
-        if failure.get("observed") or failure.get("legal"):
+        ranks = [str(rank) for rank in failure.get("ranks", ())]
+        where = f" on rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else ""
+        lines += [f"- **{failure['kind']}**{where}{'' if failure is primary else ': ' + failure['message']}"]
+        if failure.get("observed") and failure.get("legal"):
             lines += ["", "  | observed | legal |", "  | --- | --- |"]
             lines += [f"  | {_cell(failure.get('observed', ''))} | {_cell(failure.get('legal', ''))} |", ""]
     stacks = [detail for failure in finding.failures for detail in failure.get("details", {}).get("stacks", [])]

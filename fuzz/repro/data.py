@@ -179,7 +179,7 @@ class Data:
         """The base storage before the data is put into the view: what the view does not reach stays so."""
         dtype = DTYPES[spec.dtype]
         if self.faithful:
-            flat = self._flat(f"{name}/guard", dtype, math.prod(shape), "poison")
+            flat = self._flat(f"{name}/guard", dtype, math.prod(shape), "wide")
             return flat if len(shape) == 1 else flat + _reshape(shape)
         sentinel = {
             Kind.UNSIGNED: f"{min((1 << (8 * dtype.word)) - 1, 255)} - rank",

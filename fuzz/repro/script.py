@@ -155,7 +155,7 @@ def _docstring(
 def _clean(text: str) -> str:
     """Text that can stand in a docstring."""
     line = " ".join(text.split())[:600]
-    return "".join(c if c.isprintable() else "?" for c in line).replace("\\", "/").replace('"""', "'''").strip('"')
+    return "".join(c if c.isprintable() else "?" for c in line).replace("\\", "/").replace('"', "'")
 
 
 def _check(case: Case, body: Body, *, simple: bool) -> list[str]:

@@ -80,7 +80,7 @@ def test_a_finding_is_a_folder_with_everything(finding: Path) -> None:
         "passes for contiguous",
     ):
         assert part in page
-    assert "It was run once on this machine, and showed it." in page
+    assert "repro.py was run once, alone, on this machine, and showed the bug." in page
     assert f"torch {torch.__version__}" in page
     assert load_finding(finding).case == load_case(finding)
 
