@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -16,6 +17,7 @@ from corpus.case import CaseError
 from corpus.describe import describe
 from fuzz.backends import BUILT_IN, UnknownBackend, load
 from fuzz.faults import UnknownFault, names
+from fuzz.ranks.cluster import ClusterError
 from fuzz.repro.code import ReproError
 
 NOTHING, FINDINGS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -256,6 +258,13 @@ def main() -> None:
     except (UsageError, CaseError, ReproError, UnknownBackend, UnknownFault) as error:
         _complain(str(error))
         status = USAGE
+    except ClusterError as error:
+        _complain(str(error))
+        status = FAILED
+    except (BrokenPipeError, SystemExit):
+        # Nobody reads what we print. Rich leaves by SystemExit(1) then, which would read as findings.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = FAILED
     except Exception as error:
         # Whatever the parser refuses knows how to say so, and with which status.
         if not hasattr(error, "exit_code") or not hasattr(error, "format_message"):

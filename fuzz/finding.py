@@ -119,6 +119,8 @@ def from_json(data: dict[str, Any], memory: int = DEFAULT_MEMORY) -> Finding:
         if data["cclfuzz_finding"] != FORMAT:
             raise CaseError(f'finding: "cclfuzz_finding" must be {FORMAT}')
         case = from_dict(data["case"], memory)
+        if not data["failures"] or not isinstance(data["key"], str):
+            raise CaseError("finding: a key and at least one failure")
         return Finding(
             key=str(data["key"]),
             case=case,
@@ -141,7 +143,7 @@ def from_json(data: dict[str, Any], memory: int = DEFAULT_MEMORY) -> Finding:
 
 
 def _failure(data: dict[str, Any], case: Case) -> dict[str, Any]:
-    if type(data["call"]) is not int or data["call"] >= len(case.program):
+    if type(data["call"]) is not int or not -1 <= data["call"] < len(case.program):
         raise CaseError("finding: a failure's call is an index into the program")
     for name in ("oracle", "kind", "message"):
         if not isinstance(data[name], str):

@@ -15,7 +15,7 @@ from corpus.meaning import check as check_meaning
 from fuzz.backends import load
 from fuzz.backends.base import Backend
 from fuzz.faults import wrap
-from fuzz.ranks.cluster import Cluster
+from fuzz.ranks.cluster import Cluster, ClusterError
 from fuzz.ranks.pool import World, WorldConfig
 from oracles.judge import Judgement, judge
 from oracles.observation import Observation
@@ -139,12 +139,27 @@ class Runner:
         if config in self._worlds:
             self._worlds.move_to_end(config)
             return self._worlds[config]
-        if self._cluster is None:
-            self._cluster = Cluster.connect(self._ray_address)
+        cluster = self.connect()
         if len(self._worlds) >= MAX_WORLDS:
             self._worlds.popitem(last=False)[1].close()
-        self._worlds[config] = World(config, self._cluster)
+        self._worlds[config] = World(config, cluster)
         return self._worlds[config]
+
+    def connect(self) -> Cluster:
+        """Connect to the Ray cluster, or start a private one; the first case does it otherwise.
+
+        Raises:
+            NotRun: there is no cluster at the given address.
+            ClusterError: a private one cannot be started.
+        """
+        if self._cluster is None:
+            try:
+                self._cluster = Cluster.connect(self._ray_address)
+            except ClusterError as error:
+                if self._ray_address is None:
+                    raise
+                raise NotRun(f"--ray-address {self._ray_address}: {error}") from error
+        return self._cluster
 
     @property
     def rebuilds(self) -> int:

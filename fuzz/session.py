@@ -83,7 +83,12 @@ def fuzz(session: Session, console: Console | None = None) -> events.Finished:
         reason = backend.unavailable()
         if reason is not None and session.ray_address is None:
             raise NotRun(f"{backend.name} is not available: {reason}")
-        folder = RunFolder(session.out)
+        if session.ray_address is not None:
+            runner.connect()
+        try:
+            folder = RunFolder(session.out)
+        except OSError as error:
+            raise NotRun(f"--out {session.out}: {error.strerror or error}") from error
 
         def listen(event: events.Event) -> None:
             folder.record(event)

@@ -115,6 +115,23 @@ def test_a_hostile_case_file_is_one_line_and_status_2(
     assert len(captured.err) < 600
 
 
+def test_a_folder_that_cannot_be_made_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert cclfuzz(monkeypatch, "run", "--out", str(tmp_path / "file" / "runs")) == 2
+    assert capsys.readouterr().err == f"cclfuzz: --out {tmp_path}/file/runs: Not a directory\n"
+
+
+def test_a_finding_without_failures_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    hollow = {"cclfuzz_finding": 1, "key": "k", "case": to_dict(a_case()), "failures": []}
+    (tmp_path / "finding.json").write_text(json.dumps(hollow))
+    assert cclfuzz(monkeypatch, "export", str(tmp_path)) == 2
+    assert "at least one failure" in capsys.readouterr().err
+
+
 def test_what_is_no_file_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
