@@ -140,7 +140,15 @@ class Campaign:
         self._started = time.perf_counter()
         self._last = self._started
         self.findings: list[Finding] = []
-        self._counts = {"cases": 0, "drawn": 0, "refused": 0, "unspecified": 0, "bound_only": 0, "incidents": 0}
+        self._counts = {
+            "cases": 0,
+            "drawn": 0,
+            "lost": 0,
+            "refused": 0,
+            "unspecified": 0,
+            "bound_only": 0,
+            "incidents": 0,
+        }
         self._draw_seconds = 0.0
         self._lost = 0
         self._hang = False
@@ -284,6 +292,7 @@ class Campaign:
         self._counts["bound_only"] += judgement.bound_only
         self._draw_seconds += drawing
         self._lost = self._lost + 1 if judgement.lost else 0
+        self._counts["lost"] += bool(judgement.lost)
         if judgement.lost:
             self._incident(judgement.lost, case)
         if self._lost >= LOST_IN_A_ROW:

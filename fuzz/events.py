@@ -68,10 +68,12 @@ class Finished:
     """The campaign is over. Counts of cases by verdict; `interrupted` where a person stopped it.
 
     `drawn` of the `cases` were drawn afresh; the others are those of shrinking, re-runs, variations and earlier runs.
+    `lost` of them have no verdict, because our own side failed.
     """
 
     cases: int
     drawn: int
+    lost: int
     findings: int
     refused: int
     unspecified: int

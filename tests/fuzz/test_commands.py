@@ -16,8 +16,9 @@ from fuzz import cli
 from fuzz.campaign import Budget
 from fuzz.finding import load_case, load_finding
 from fuzz.ranks.cluster import Cluster
-from fuzz.runner import Runner
+from fuzz.runner import Outcome, Runner
 from fuzz.session import Session, fuzz
+from oracles.judge import Judgement
 
 released = pytest.mark.skipif(
     not torch.__version__.startswith("2.13."), reason=f"written for torch 2.13, this is {torch.__version__}"
@@ -128,6 +129,16 @@ def test_a_clean_run_is_status_0(
     (record,) = tmp_path.glob("*/events.jsonl")
     events = [json.loads(line) for line in record.read_text().splitlines()]
     assert [event["event"] for event in events] == ["Started", *["CaseRun"] * 20, "Finished"]
+
+
+def test_a_run_without_verdicts_is_status_3(
+    shared: None, monkeypatch: pytest.MonkeyPatch, runner: Runner, tmp_path: Path
+) -> None:
+    def lose(case: Case) -> Outcome:
+        return Outcome(case, (), Judgement(lost="rank 0: the supervisor is gone"), 0.0)
+
+    monkeypatch.setattr(runner, "run", lose)
+    assert cclfuzz(monkeypatch, "run", "--op", "barrier", "--examples", "2", "--out", str(tmp_path)) == 3
 
 
 @released
