@@ -2,7 +2,7 @@
 
 all_gather is refused on ranks 0 and 1, which the contract says works: RuntimeError:
 ProcessGroupGloo::allgather: invalid tensor size at index 1 (expected (1), got (0))
-Promised: torch 2.13 docstring of all_gather: "Complex and uneven sized tensors are supported.
+Promised: torch 2.13 docstring of all_gather: 'Complex and uneven sized tensors are supported.'
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

@@ -2,8 +2,8 @@
 
 all_gather_into_tensor is refused on ranks 0 and 1, which the contract says works: RuntimeError:
 ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (1), got (1, 1))
-Promised: torch 2.13 docstring of all_gather_into_tensor: "(i) a concatenation ... along the primary
-dimension; or (ii) a stack ...
+Promised: torch 2.13 docstring of all_gather_single (= all_gather_into_tensor): '(i) a concatenation ... along
+the primary dimension; or (ii) a stack ...'
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

@@ -2,8 +2,9 @@
 
 all_gather_into_tensor of float32 (2,): ranks 0 and 1 wrong; on rank 0 2 of 2 elements, the first at 0:
 940134208 (0x4e60253d), legal is 1 (0x3f800000). It holds what the output held before the call
-Promised: all_gather_into_tensor: torch 2.13 docstring of all_gather_into_tensor: "(i) a concatenation ...
-along the primary dimension; or (ii) a stack ...
+Promised: all_gather_into_tensor: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it
+works or has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be
+contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

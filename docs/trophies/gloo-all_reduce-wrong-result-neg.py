@@ -2,8 +2,8 @@
 
 all_reduce sum of float32 (1,): ranks 0 and 1 wrong; on rank 0 1 of 1 element, the first at 0: 1 (0x3f800000),
 legal is 3 (0x40400000). No reduction: it holds this rank's own input
-Promised: all_reduce sum: torch 2.13 docstring of all_reduce: "Complex tensors are supported. ... The function
-operates in-place.
+Promised: all_reduce sum: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or
+has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

@@ -3,11 +3,11 @@
 all_reduce sum of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 elements, the first at 1: 3
 (0x40400000), legal is 7 (0x40e00000). The base storage's elements instead of the view's: the view is taken
 for a dense block of memory
-all_reduce: neighbours changed on rank 1; on rank 1, x: elements of the base storage that are not the view's
-changed (1 between its strides): +1 elements from its first, 4.1803832e-26 (0x154f00a7) became 2.9795414e+34
-(0x78b7a0e0)
-Promised: all_reduce sum: torch 2.13 docstring of all_reduce: "Complex tensors are supported. ... The function
-operates in-place.
+all_reduce: neighbours changed on ranks 0 and 1; on rank 0, x: elements of the base storage that are not the
+view's changed (1 between its strides): +1 elements from its first, -0.18182871 (0xbe3a314e) became
+-0.21978119 (0xbe610e52)
+Promised: all_reduce sum: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or
+has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

@@ -4,9 +4,10 @@ all_to_all_single of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 element
 3.2225268e-38 (0x012f7378), legal is 2 (0x40000000). The base storage's elements instead of the view's: the
 view is taken for a dense block of memory
 all_to_all_single: neighbours changed on ranks 0 and 1; on rank 0, y: elements of the base storage that are
-not the view's changed (1 between its strides): +1 elements from its first, 1.3880302e-31 (0x0c342d37) became
-2 (0x40000000)
-Promised: all_to_all_single: torch 2.13 docstring of all_to_all_single: "Complex tensors are supported.
+not the view's changed (1 between its strides): +1 elements from its first, 0.03256357 (0x3d056161) became 2
+(0x40000000)
+Promised: all_to_all_single: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works
+or has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

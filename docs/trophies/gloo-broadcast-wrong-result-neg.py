@@ -2,8 +2,8 @@
 
 broadcast of float32 (1,): rank 1 wrong; on rank 1 1 of 1 element, the first at 0: 2 (0x40000000), legal is 1
 (0x3f800000). It holds what the output held before the call
-Promised: broadcast: torch 2.13 docstring of broadcast: "tensor must have the same number of elements in all
-processes
+Promised: broadcast: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has
+to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

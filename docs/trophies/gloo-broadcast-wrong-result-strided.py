@@ -3,10 +3,10 @@
 broadcast of float32 (2,): rank 1 wrong; on rank 1 1 of 2 elements, the first at 1: 4 (0x40800000), legal is 3
 (0x40400000). The base storage's elements instead of the view's: the view is taken for a dense block of memory
 broadcast: neighbours changed on rank 1; on rank 1, x: elements of the base storage that are not the view's
-changed (1 between its strides): +1 elements from its first, 4.1803832e-26 (0x154f00a7) became 2.9795414e+34
-(0x78b7a0e0)
-Promised: broadcast: torch 2.13 docstring of broadcast: "tensor must have the same number of elements in all
-processes
+changed (1 between its strides): +1 elements from its first, -0.03795248 (0xbd1b740f) became -0.18182871
+(0xbe3a314e)
+Promised: broadcast: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has
+to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

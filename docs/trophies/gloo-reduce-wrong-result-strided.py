@@ -3,8 +3,11 @@
 reduce sum of float32 (2,): rank 0 wrong; on rank 0 1 of 2 elements, the first at 1: 3 (0x40400000), legal is
 7 (0x40e00000). The base storage's elements instead of the view's: the view is taken for a dense block of
 memory
-Promised: reduce sum: torch 2.13 docstring of reduce: "Input and output of the collective. The function
-operates in-place.
+reduce: neighbours changed on rank 0; on rank 0, x: elements of the base storage that are not the view's
+changed (1 between its strides): +1 elements from its first, -0.18182871 (0xbe3a314e) became -0.21978119
+(0xbe610e52)
+Promised: reduce sum: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has
+to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py
@@ -36,7 +39,11 @@ def make_x(rank):
 def run(rank):
     x = make_x(rank)
     dist.reduce(x, dst=0)
-    return rank == 0 and check(rank, "x", x, sum(make_x(r) for r in range(WORLD)))
+    wrong = False
+    if rank == 0:
+        wrong |= check(rank, "x", x, sum(make_x(r) for r in range(WORLD)))
+    wrong |= check(rank, "the memory around x", x._base, make_x(rank).copy_(x)._base)
+    return wrong
 
 
 def check(rank, what, got, want):

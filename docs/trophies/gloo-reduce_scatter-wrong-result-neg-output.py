@@ -2,8 +2,8 @@
 
 reduce_scatter sum of float32 (1,): ranks 0 and 1 wrong; on rank 0 1 of 1 element, the first at 0: 940134208
 (0x4e60253d), legal is 3 (0x40400000). It holds what the output held before the call
-Promised: reduce_scatter sum: torch.distributed documentation, backends: the table says that gloo has it on
-CPUs
+Promised: reduce_scatter sum: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works
+or has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

@@ -2,11 +2,11 @@
 
 reduce_scatter sum of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 elements, the first at 1: 3
 (0x40400000), legal is 7 (0x40e00000). No reduction: it holds this rank's own input from element 1 on
-reduce_scatter: neighbours changed on rank 0; on rank 0, y: elements of the base storage that are not the
-view's changed (1 between its strides): +1 elements from its first, 1.3880302e-31 (0x0c342d37) became 4
-(0x40800000)
-Promised: reduce_scatter sum: torch.distributed documentation, backends: the table says that gloo has it on
-CPUs
+reduce_scatter: neighbours changed on ranks 0 and 1; on rank 0, y: elements of the base storage that are not
+the view's changed (1 between its strides): +1 elements from its first, 0.03256357 (0x3d056161) became
+4.0325637 (0x40810ac3)
+Promised: reduce_scatter sum: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works
+or has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

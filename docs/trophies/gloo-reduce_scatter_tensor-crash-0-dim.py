@@ -1,9 +1,9 @@
 """gloo reduce_scatter_tensor: crash
 
-rank 0 died by SIGSEGV in call 0 (reduce_scatter_tensor), at reduce_scatter_single (distributed_c10d.py:4936),
-called by wrapper (c10d_logger.py:83); rank 1 died after it
+rank 1 died by SIGSEGV in call 0 (reduce_scatter_tensor), at reduce_scatter_single (distributed_c10d.py:4936),
+called by wrapper (c10d_logger.py:83); rank 0 died after it
 Promised: a legal program ends
-Seen with gloo, 2 ranks.
+Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py
     torchrun --nproc-per-node 2 repro.py

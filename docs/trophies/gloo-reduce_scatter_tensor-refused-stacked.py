@@ -2,8 +2,8 @@
 
 reduce_scatter_tensor is refused on ranks 0 and 1, which the contract says works: RuntimeError: output with
 shape [1] doesn't match the broadcast shape [1, 1]
-Promised: torch 2.13 docstring of reduce_scatter_tensor: "(i) a concatenation ... along the primary dimension;
-or (ii) a stack ...
+Promised: torch 2.13 docstring of reduce_scatter_single (= reduce_scatter_tensor): '(i) a concatenation ...
+along the primary dimension; or (ii) a stack ...'
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

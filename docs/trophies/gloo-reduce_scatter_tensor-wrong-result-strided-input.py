@@ -2,8 +2,9 @@
 
 reduce_scatter_tensor sum of float32 (1, 3): ranks 0 and 1 wrong; on rank 0 2 of 3 elements, the first at 1:
 11 (0x41300000), legal is 7 (0x40e00000). It holds the base storage's elements instead of the view's
-Promised: reduce_scatter_tensor sum: torch 2.13 docstring of reduce_scatter_tensor: "(i) a concatenation ...
-along the primary dimension; or (ii) a stack ...
+Promised: reduce_scatter_tensor sum: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout:
+it works or has to be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be
+contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

@@ -2,7 +2,8 @@
 
 scatter of float32 (1,): ranks 0 and 1 wrong; on rank 0 1 of 1 element, the first at 0: 940134208
 (0x4e60253d), legal is 1 (0x3f800000). It holds what the output held before the call
-Promised: scatter: torch 2.13 docstring of scatter: "Complex tensors are supported.
+Promised: scatter: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has to
+be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

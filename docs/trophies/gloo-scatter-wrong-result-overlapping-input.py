@@ -1,8 +1,9 @@
 """gloo scatter: wrong result
 
-scatter of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 elements, the first at 1: 4.5881e-41
-(0x00007fe6), legal is 1 (0x3f800000)
-Promised: scatter: torch 2.13 docstring of scatter: "Complex tensors are supported.
+scatter of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 elements, the first at 1: 4.5863e-41
+(0x00007fd9), legal is 1 (0x3f800000)
+Promised: scatter: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has to
+be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py

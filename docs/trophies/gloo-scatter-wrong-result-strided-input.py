@@ -1,8 +1,9 @@
 """gloo scatter: wrong result
 
-scatter of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 elements, the first at 1: 7.761704e+31
-(0x7474ea8c), legal is 3 (0x40400000). It holds the base storage's elements instead of the view's
-Promised: scatter: torch 2.13 docstring of scatter: "Complex tensors are supported.
+scatter of float32 (2,): ranks 0 and 1 wrong; on rank 0 1 of 2 elements, the first at 1: -0.72039795
+(0xbf386c00), legal is 3 (0x40400000). It holds the base storage's elements instead of the view's
+Promised: scatter: a view is a Tensor, and the docstrings of torch 2.13 ask for no layout: it works or has to
+be refused, as all_to_all_single (input), send and recv refuse one ('Tensors must be contiguous')
 Seen with torch 2.13.0+cpu, gloo, 2 ranks.
 
     python repro.py
