@@ -19,6 +19,7 @@ WORLD: Final = "world"
 """The name of the group of all ranks, in rank order."""
 
 MAX_WORLD: Final = 64
+MAX_GROUPS: Final = 64
 MAX_NAME: Final = 64
 MAX_TENSORS: Final = 512
 MAX_CALLS: Final = 64
@@ -106,6 +107,7 @@ class World:
 
     def __post_init__(self) -> None:
         _integer(self.size, "world size", 1, MAX_WORLD)
+        _require(len(self.groups) <= MAX_GROUPS, f"world: at most {MAX_GROUPS} groups, not {len(self.groups)}")
         names = [group.name for group in self.groups]
         _require(len(set(names)) == len(names), "world: two groups have the same name")
         for group in self.groups:
@@ -181,6 +183,7 @@ class TensorSpec:
         _require(len(self.shape) <= MAX_DIMS, f"shape: at most {MAX_DIMS} dimensions, not {len(self.shape)}")
         for extent in self.shape:
             _integer(extent, "shape: extent", 0, 1 << 40)
+        _require(math.prod(max(extent, 1) for extent in self.shape) <= 1 << 40, "shape: more than 2**40 elements")
         _choice(self.dtype, tuple(DTYPES), "dtype")
         _choice(self.memory, MEMORY_KINDS, "memory kind")
         if self.payload is not None:
@@ -314,6 +317,7 @@ class Call:
         _require((self.root is not None) == (self.op in ROOTED), f"{self.op}: root is for {', '.join(sorted(ROOTED))}")
         _require((self.peer is not None) == (self.op == "send_recv"), f"{self.op}: peer is for send_recv")
         _require((self.factor is not None) == (self.reduce_op == "premul_sum"), f"{self.op}: factor is for premul_sum")
+        _require(self.factor is None or math.isfinite(self.factor), f"{self.op}: factor is a finite number")
         _require(self.splits is None or self.op == "all_to_all_single", f"{self.op}: splits are for all_to_all_single")
         _require(type(self.async_op) is bool, f"{self.op}: async_op is true or false")
         _integer(self.stream, f"{self.op}: stream", 0, 64)

@@ -118,7 +118,7 @@ def _build(wanted: Any, value: Any, where: str) -> Any:
         return _build(inner, value, where)
     if origin is tuple:
         return _build_tuple(typing.get_args(wanted), value, where)
-    if wanted is float and type(value) is int:
+    if wanted is float and type(value) is int and abs(value) < 1 << 1000:
         return float(value)
     if type(value) is not wanted:
         raise CaseError(f"{where}: {wanted.__name__}, not {value!r:.80}")

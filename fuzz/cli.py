@@ -42,7 +42,7 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: it is not a size.
     """
-    match = re.fullmatch(r"(\d+)\s*([KMGT]i?B?|B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]i?B?|B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"size {text!r}: a number of bytes, KiB, MiB or GiB, such as 1GiB")
     power = "BKMGT".index((match[2] or "B")[0].upper())
@@ -183,7 +183,7 @@ def replay(
             failed |= bool(judgement.failures)
             lost |= bool(judgement.lost)
             word = "FAILS" if judgement.failures else "LOST" if judgement.lost else "ok"
-            console.print(f"{word} {path}")
+            console.print(f"{word} {_printable(str(path))}")
             if judgement.lost:
                 console.print(f"  {judgement.lost}")
             if judgement.failures:
@@ -287,8 +287,12 @@ def main() -> None:
 
 def _complain(text: str) -> None:
     """One line on the standard error, whatever was in the input."""
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
-    sys.stderr.write(f"cclfuzz: {line}\n")
+    sys.stderr.write(f"cclfuzz: {_printable(text)}\n")
+
+
+def _printable(text: str) -> str:
+    """One line without control characters, such as those that a file's name may hold."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def from_json(data: dict[str, Any], memory: int = DEFAULT_MEMORY) -> Finding:
         )
     except CaseError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CaseError(f"finding: not one of ours ({type(error).__name__}: {str(error)[:60]})") from None
 
 

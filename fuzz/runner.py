@@ -85,7 +85,12 @@ class Runner:
         world = self._world(case, backend)
         started = time.perf_counter()
         observations = world.run(dumps(case), self.deadline + case.memory() * case.world.size / SLOWEST)
-        judgement = judge(case, self.contract(case), observations)
+        if world.opened:
+            judgement = judge(case, self.contract(case), observations)
+        else:
+            # An environment that keeps ranks from meeting says nothing of a collective.
+            said = next((f"rank {one.rank}: {one.error}" for one in observations if one.error and one.error_type), "")
+            judgement = Judgement(lost=f"the world did not open: {said}")
         return Outcome(case, tuple(observations), judgement, time.perf_counter() - started)
 
     def check(self, case: Case) -> Outcome:
@@ -120,7 +125,12 @@ class Runner:
                 raise NotRun(f"flag {name}: {backend.name} has {', '.join(known) or 'no flags'}")
         contract = backend.contract(dict(case.flags))
         for call in case.program:
-            contract.op(call.op)
+            promise = contract.op(call.op)
+            if promise.in_place and call.inputs != call.outputs:
+                raise NotRun(f"{call.op}: {backend.name} works in place, so its outputs are its inputs")
+            if any((case.tensor(name).spec.payload is None) != promise.returned for name in call.outputs):
+                who = "returns its outputs" if promise.returned else "writes to outputs that the caller allocated"
+                raise NotRun(f"{call.op}: {backend.name} {who}")
             if call.region is not None or call.stream:
                 raise NotRun(f"{call.op}: this version runs no grouped regions and no streams")
         for tensor, spec in case.specs():

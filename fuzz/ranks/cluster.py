@@ -83,7 +83,7 @@ class Cluster:
         if ray is not None and ray.is_initialized():
             raise ClusterError("this process is connected to a Ray cluster already")
         place = tempfile.gettempdir()
-        place = place if len(place) <= _PLACE_BYTES else "/tmp"  # noqa: S108
+        place = place if len(os.fsencode(place)) <= _PLACE_BYTES else "/tmp"  # noqa: S108
         directory = Path(tempfile.mkdtemp(prefix="cclfuzz-", dir=place))
         cluster = cls(directory)
         try:

@@ -49,8 +49,8 @@ class WorldConfig:
 class World:
     """Ranks that run one case after another. A context manager.
 
-    `rebuilds` counts how often the world was built again after it broke; `last_rebuild_seconds` is how long
-    the last building took, the first one included.
+    `opened` is whether the last run had a world to run in. `rebuilds` counts how often the world was built again after
+    it broke; `last_rebuild_seconds` is how long the last building took, the first one included.
     """
 
     def __init__(self, config: WorldConfig, cluster: Cluster) -> None:
@@ -58,6 +58,7 @@ class World:
         self.config = config
         self.rebuilds = 0
         self.last_rebuild_seconds = 0.0
+        self.opened = True
         self._cluster = cluster
         self._crew = cluster.crew(config.size, config.gpus_per_rank)
         self._name = secrets.token_hex(4)
@@ -74,6 +75,7 @@ class World:
         """
         self._busy = True
         observations = [] if self._open else self._build()
+        self.opened = _sound(observations)
         if _sound(observations):
             self._open = False
             observations = _cut_short(self._crew.run(case_text, deadline))

@@ -81,6 +81,21 @@ def test_the_text_of_a_case_is_stable() -> None:
         (changed(tensors=[{"name": "x", "spec": {"shape": 3}}]), "a list of at most 4096"),
         (changed(tensors=[{"name": "x", "spec": {"shape": [1], "dtype": "float37"}}]), "dtype: one of"),
         (changed(tensors=[{"name": "x", "spec": {"shape": [1], "payload": "ones"}}]), "payload: one of"),
+        (changed(tensors=[{"name": "x", "spec": {"shape": [0, 1 << 30, 1 << 30]}}]), "more than 2**40 elements"),
+        (
+            changed(world={"size": 2, "groups": [{"name": f"g{i}", "ranks": [0]} for i in range(65)]}),
+            "at most 64 groups",
+        ),
+        (
+            changed(program=[{"op": "all_reduce", "reduce_op": "premul_sum", "factor": 10**400}]),
+            "case.program[0].factor: float",
+        ),
+        (
+            changed(program=[{"op": "all_reduce", "reduce_op": "premul_sum", "factor": 0}]).replace(
+                '"factor": 0', '"factor": 1e999'
+            ),
+            "factor is a finite number",
+        ),
         (changed(flags=[["B", "1"], ["A", "1"]]), "flags: must be sorted"),
         (changed(flags=[["A", "a\0b"]]), "flag A"),
         (changed(flags=[["A"]]), "a list of 2, not 1"),

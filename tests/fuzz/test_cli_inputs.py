@@ -98,6 +98,13 @@ HOSTILE = [
     json.dumps({**to_dict(a_case()), "backend": "\x1b[2J\n\nfake"}).encode(),
     json.dumps({**to_dict(a_case()), "tensors": [{"name": "x", "spec": {"shape": [1 << 39]}}]}).encode(),
     json.dumps({**to_dict(a_case()), "tensors": [{"name": "x", "spec": {"shape": [4], "memory": "cuda"}}]}).encode(),
+    json.dumps(
+        {
+            **to_dict(a_case()),
+            "tensors": [{"name": name, "spec": {"shape": [3]}} for name in ("x", "y")],
+            "program": [{"op": "all_reduce", "inputs": ["x"], "outputs": ["y"], "reduce_op": "sum"}],
+        }
+    ).encode(),
     b"cos\nsystem\n(S'true'\ntR.",
 ]
 
