@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "torch.Tensor"]
 
 
-class Fault:
+class Fault(ABC):
     """One wrong behaviour of the collectives in `ops`."""
 
     name: ClassVar[str]
@@ -35,9 +36,9 @@ class Fault:
         ops = backend.contract({}).ops
         return any(op in ops for op in self.ops)
 
+    @abstractmethod
     def run(self, backend: Backend, case: Case, call: Call, rank: int, tensors: Tensors) -> Tensors:
         """Run the call, wrongly."""
-        raise NotImplementedError
 
 
 class Faulty(Backend):
