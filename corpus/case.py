@@ -46,6 +46,28 @@ OPS: Final = (
 )
 """Collectives, in the order in which a person wants a failure shrunk."""
 
+LOCAL_OPS: Final = ("copy", "negate", "double")
+"""Computations of each rank by itself between calls: exact, so that what they give has one legal value."""
+
+LATE_SECONDS: Final = 0.05
+"""How long a rank that is late on purpose waits before its call."""
+
+ILLEGAL: Final = (
+    "dtype",
+    "shape",
+    "reduce op",
+    "root",
+    "group",
+    "order",
+    "count",
+    "splits",
+    "output size",
+    "aliased outputs",
+    "unsupported dtype",
+    "device",
+)
+"""What can be wrong with an illegal program: on what the ranks disagree, or what a call is given."""
+
 REDUCE_OPS: Final = ("sum", "avg", "max", "min", "product", "band", "bor", "bxor", "premul_sum")
 REDUCING: Final = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
 ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter", "send_recv"})
@@ -260,12 +282,58 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Data:
+    """Data that a tensor takes from another one, `tensor`: its elements from `start` on, of rank (own + `shift`) modulo
+    the world size, times 2**`exponent`. It has the same dtype and payload kind, and no data of another one itself.
+    """
+
+    tensor: str
+    start: int = 0
+    shift: int = 0
+    exponent: int = 0
+
+    def __post_init__(self) -> None:
+        _name(self.tensor, "data: tensor")
+        _integer(self.start, "data: start", 0, 1 << 40)
+        _integer(self.shift, "data: shift", 0, MAX_WORLD - 1)
+        _integer(self.exponent, "data: exponent", -2, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """After the program, on every rank on which all of them were written: the elements of `left`, one tensor after
+    another, are those of `right` times 2**`exponent`. Where one side has fewer elements, they are the other's first.
+
+    `name` says which relation it is, for a person: "prefix", "repeat".
+    """
+
+    name: str
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    exponent: int = 0
+
+    def __post_init__(self) -> None:
+        _require(
+            isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME and self.name.isprintable(),
+            f"relation: a short name, not {self.name!r:.80}",
+        )
+        _require(bool(self.left and self.right), f"relation {self.name}: tensors on both sides")
+        for name in self.left + self.right:
+            _name(name, f"relation {self.name}: tensor")
+        _integer(self.exponent, f"relation {self.name}: exponent", -2, 2)
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor of the program: `spec` on every rank, except where `overrides` gives a rank its own."""
+    """A named tensor of the program: `spec` on every rank, except where `overrides` gives a rank its own.
+
+    `data`: its data are another tensor's. None: it has data of its own.
+    """
 
     name: str
     spec: TensorSpec
     overrides: tuple[tuple[int, TensorSpec], ...] = ()
+    data: Data | None = None
 
     def __post_init__(self) -> None:
         _name(self.name, "tensor name")
@@ -284,11 +352,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective. What it means is defined in `corpus.meaning`.
+    """One collective, or one local computation. What it means is defined in `corpus.meaning`.
 
     `inputs` and `outputs` name tensors; the same names in both are an in-place call. `root`, `peer` and the rows of
     `splits` are ranks *within the group*. `splits[i][j]` is how many rows of dimension 0 group rank i sends to j.
     `factor` belongs to premul_sum. `region` groups neighbouring calls (coalescing); `stream` is the CUDA stream.
+    `wait`: the work of an asynchronous call is waited for after the program's call of this index has been started
+    (None: at once); of works that are due at the same time the newest is waited for first. The rank of the group
+    `late` begins the call LATE_SECONDS late.
     """
 
     op: str
@@ -303,9 +374,11 @@ class Call:
     async_op: bool = False
     region: int | None = None
     stream: int = 0
+    wait: int | None = None
+    late: int | None = None
 
     def __post_init__(self) -> None:
-        _choice(self.op, OPS, "op")
+        _choice(self.op, (*OPS, *LOCAL_OPS), "op")
         for name in self.inputs + self.outputs:
             _name(name, f"{self.op}: tensor")
         _name(self.group, f"{self.op}: group")
@@ -323,6 +396,17 @@ class Call:
         _integer(self.stream, f"{self.op}: stream", 0, 64)
         if self.region is not None:
             _integer(self.region, f"{self.op}: region", 0, MAX_CALLS)
+        if self.wait is not None:
+            _require(self.async_op, f"{self.op}: wait is for an asynchronous call")
+            _integer(self.wait, f"{self.op}: wait", 0, MAX_CALLS - 1)
+        if self.late is not None:
+            _integer(self.late, f"{self.op}: late", 0, MAX_WORLD - 1)
+        _require(not (self.local and self.async_op), f"{self.op}: a local computation is not asynchronous")
+
+    @property
+    def local(self) -> bool:
+        """Whether each rank computes by itself."""
+        return self.op in LOCAL_OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +414,9 @@ class Case:
     """One program for one backend: everything a rank needs to run it and an oracle needs to predict it.
 
     `flags` holds the backend's flags that are set explicitly, by name, sorted; an absent flag is unset. `fault` names a
-    seeded fault over the backend (our own test of ourselves). `seed` keys the payloads.
+    seeded fault over the backend (our own test of ourselves). `seed` keys the payloads. `relations` say which results
+    belong together. An `illegal` program says what is wrong with it, and `programs` then gives ranks, sorted, programs
+    of their own.
     """
 
     backend: str
@@ -341,6 +427,9 @@ class Case:
     fault: str | None = None
     mode: str = "eager"
     seed: int = 0
+    relations: tuple[Relation, ...] = ()
+    illegal: str | None = None
+    programs: tuple[tuple[int, tuple[Call, ...]], ...] = ()
     _by_name: dict[str, Tensor] = _field(init=False, repr=False, compare=False, hash=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -370,14 +459,65 @@ class Case:
                 isinstance(value, str) and len(value) <= 4096 and "\0" not in value,
                 f"flag {name}: a value is a short string",
             )
-        for index, call in enumerate(self.program):
-            where = f"program[{index}] {call.op}"
+        self._check_calls(self.program, "program")
+        self._check_illegal()
+        for tensor in self.tensors:
+            self._check_data(tensor)
+        _require(len(self.relations) <= MAX_CALLS, f"relations: at most {MAX_CALLS}, not {len(self.relations)}")
+        for relation in self.relations:
+            for name in relation.left + relation.right:
+                _require(name in self._by_name, f"relation {relation.name}: tensor {name!r} is not defined")
+
+    def _check_calls(self, program: tuple[Call, ...], what: str) -> None:
+        for index, call in enumerate(program):
+            where = f"{what}[{index}] {call.op}"
             size = len(self.world.ranks(call.group))
-            for member, what in ((call.root, "root"), (call.peer, "peer")):
+            for member, role in ((call.root, "root"), (call.peer, "peer"), (call.late, "late")):
                 if member is not None:
-                    _integer(member, f"{where}: {what}", 0, size - 1)
+                    _integer(member, f"{where}: {role}", 0, size - 1)
+            if call.wait is not None:
+                _integer(call.wait, f"{where}: wait", index, len(program) - 1)
             for name in call.inputs + call.outputs:
                 _require(name in self._by_name, f"{where}: tensor {name!r} is not defined")
+
+    def _check_illegal(self) -> None:
+        if self.illegal is None:
+            _require(not self.programs, "programs: only the ranks of an illegal program have programs of their own")
+            return
+        _choice(self.illegal, ILLEGAL, "illegal")
+        ranks = [rank for rank, _ in self.programs]
+        _require(ranks == sorted(set(ranks)), "programs: must be sorted by rank, one a rank")
+        for rank, program in self.programs:
+            _integer(rank, "programs: rank", 0, self.world.size - 1)
+            _require(len(program) <= MAX_CALLS, f"programs: at most {MAX_CALLS} calls, not {len(program)}")
+            self._check_calls(program, f"programs of rank {rank}")
+
+    def _check_data(self, tensor: Tensor) -> None:
+        if tensor.data is None:
+            return
+        where = f"tensor {tensor.name}: data"
+        _require(tensor.data.tensor in self._by_name, f"{where}: tensor {tensor.data.tensor!r} is not defined")
+        origin = self._by_name[tensor.data.tensor]
+        _require(origin.data is None, f"{where}: {origin.name} has no data of its own")
+        _require(tensor.data.shift < self.world.size, f"{where}: shift {tensor.data.shift} in {self.world.size} ranks")
+        kind = DTYPES[tensor.spec.dtype].kind
+        _require(
+            tensor.data.exponent == 0
+            or (kind in (Kind.FLOAT, Kind.COMPLEX) and origin.spec.payload in ("index", "exact", "wide")),
+            f"{where}: only plain floats are scaled",
+        )
+        for rank in range(self.world.size):
+            spec, given = tensor.on(rank), origin.on((rank + tensor.data.shift) % self.world.size)
+            _require(
+                spec.dtype == given.dtype and spec.payload == given.payload and spec.payload is not None,
+                f"{where}: dtype and payload of {origin.name}",
+            )
+            _require(not spec.overlaps and not given.overlaps, f"{where}: a view that overlaps itself has its own")
+            _require(tensor.data.start + spec.numel <= given.numel, f"{where}: more elements than {origin.name} has")
+
+    def calls(self, rank: int) -> tuple[Call, ...]:
+        """The program as `rank` (global) runs it: its own, where an illegal program has one for it."""
+        return dict(self.programs).get(rank, self.program)
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor by name.

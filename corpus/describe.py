@@ -13,7 +13,13 @@ def describe(case: Case) -> list[str]:
     lines[0] += "".join(f", {name}={value}" for name, value in case.flags)
     lines[0] += f", fault {case.fault}" if case.fault else ""
     lines += [line for tensor in case.tensors for line in _tensor(case, tensor)]
-    return lines + [describe_call(call) for call in case.program]
+    lines += [describe_call(call) for call in case.program]
+    for rank, program in case.programs:
+        lines += [f"on rank {rank} instead: {'; '.join(map(describe_call, program)) or 'no call'}"]
+    for relation in case.relations:
+        times = f" x 2**{relation.exponent}" if relation.exponent else ""
+        lines += [f"related ({relation.name}): {', '.join(relation.left)} = {', '.join(relation.right)}{times}"]
+    return lines + ([f"illegal: {case.illegal}"] if case.illegal else [])
 
 
 def _tensor(case: Case, tensor: Tensor) -> list[str]:
@@ -21,6 +27,13 @@ def _tensor(case: Case, tensor: Tensor) -> list[str]:
     where = "" if len(ranks) == case.world.size else f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
     lines = [f"{tensor.name}: {describe_spec(tensor.spec)}{where}"]
     lines += [f"{tensor.name} on rank {rank}: {describe_spec(spec)}" for rank, spec in tensor.overrides]
+    if tensor.data is not None:
+        data = tensor.data
+        parts = [f"those of {data.tensor}"]
+        parts += [f"from element {data.start} on"] if data.start else []
+        parts += [f"of the rank {data.shift} further on"] if data.shift else []
+        parts += [f"times 2**{data.exponent}"] if data.exponent else []
+        lines.append(f"{tensor.name}'s data: {', '.join(parts)}")
     return lines
 
 
@@ -67,4 +80,7 @@ def describe_call(call: Call) -> str:
         arguments.append(f"group={call.group}")
     if call.async_op:
         arguments.append("async_op=True")
-    return f"{call.op}({', '.join(argument for argument in arguments if argument)})"
+    text = f"{call.op}({', '.join(argument for argument in arguments if argument)})"
+    if call.wait is not None:
+        text += f", waited for after call {call.wait}"
+    return text + (f", rank {call.late} of the group late" if call.late is not None else "")

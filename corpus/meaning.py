@@ -6,10 +6,13 @@ torch.distributed's documentation; they are written once, here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from corpus.case import Call, Case, CaseError, TensorSpec
+from corpus.dtypes import DTYPES, DType, Kind
+from corpus.payload import exact_limit, limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,14 @@ class Source:
 class Piece:
     """Logical elements [start, start + length) of an output: a copy of its one source, or the reduction of all.
 
-    Sources stand in group order. `reduce_op` None is a copy.
+    Sources stand in group order. `reduce_op` None is a copy, or of a local computation its op is `local`.
     """
 
     start: int
     length: int
     sources: tuple[Source, ...]
     reduce_op: str | None = None
+    local: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def uses(case: Case, call: Call, rank: int) -> Use:
 
 def holders(case: Case, name: str) -> tuple[int, ...]:
     """Global ranks on which a tensor exists: those that pass it to some call."""
-    everywhere = [(rank, uses(case, call, rank)) for call in case.program for rank in range(case.world.size)]
+    everywhere = [(rank, uses(case, call, rank)) for rank in range(case.world.size) for call in case.calls(rank)]
     return tuple(sorted({rank for rank, use in everywhere if name in use.inputs + use.outputs}))
 
 
@@ -176,6 +180,10 @@ def _send_recv(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: 
     yield Piece(0, _numel(case, output, ranks[me]), (Source(ranks[call.root], call.inputs[0], 0),))
 
 
+def _local(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
+    yield Piece(0, _numel(case, output, ranks[me]), (Source(ranks[me], call.inputs[0], 0),), local=call.op)
+
+
 def _barrier(case: Case, call: Call, ranks: tuple[int, ...], me: int, output: str) -> Iterator[Piece]:
     return iter(())
 
@@ -194,22 +202,30 @@ _PIECES = {
     "all_to_all": _all_to_all,
     "send_recv": _send_recv,
     "barrier": _barrier,
+    "copy": _local,
+    "negate": _local,
+    "double": _local,
 }
 
 
 def check(case: Case) -> None:
-    """Check that the program is legal: list lengths, matching sizes and dtypes, and no call that feeds on another.
+    """Check that the program is legal: list lengths, matching sizes and dtypes, no tensor that is used while another
+    call works on it, and no call that reads what has no one legal value. Of an illegal program only that it can be run.
 
     Raises:
         CaseError: it is not, or this version does not run it; one line that says what and where.
     """
-    written: dict[tuple[str, int], int] = {}
-    for index, call in enumerate(case.program):
-        where = f"program[{index}] {call.op}"
-        _check_arity(case, call, where)
-        _check_sizes(case, call, where)
+    if case.illegal is not None:
         for rank in range(case.world.size):
-            _check_flow(case, call, rank, index, written, where)
+            for index, call in enumerate(case.calls(rank)):
+                _check_arity(case, call, f"rank {rank}, call {index} {call.op}")
+    else:
+        for index, call in enumerate(case.program):
+            where = f"program[{index}] {call.op}"
+            _check_arity(case, call, where)
+            _check_sizes(case, call, where)
+            _check_flight(case, index, where)
+        Flow(case)
     for tensor in case.tensors:
         if not holders(case, tensor.name):
             raise CaseError(f"tensor {tensor.name}: no call uses it")
@@ -240,6 +256,9 @@ _ARITY = {
     "all_to_all": ("n", "n"),
     "send_recv": ("1", "1"),
     "barrier": ("0", "0"),
+    "copy": ("1", "1"),
+    "negate": ("1", "1"),
+    "double": ("1", "1"),
 }
 
 
@@ -299,23 +318,155 @@ def _check_splits(case: Case, call: Call, ranks: tuple[int, ...], where: str) ->
             )
 
 
-def _check_flow(case: Case, call: Call, rank: int, index: int, written: dict[tuple[str, int], int], where: str) -> None:
-    use = uses(case, call, rank)
-    for name in dict.fromkeys(use.inputs + use.outputs):
-        if (name, rank) in written:
-            raise CaseError(
-                f"{where}: {name} was written by program[{written[name, rank]}]; this version runs no chains"
-            )
-    targets = writes(case, call, rank)
-    for name in targets:
-        spec = case.tensor(name).on(rank)
-        if spec.overlaps:
-            raise CaseError(f"{where}: output {name} overlaps itself on rank {rank}")
-        if spec.payload is None and name in use.inputs:
-            raise CaseError(f"{where}: {name} is returned by the library, so it cannot be an input")
-        written[name, rank] = index
-    if len(set(targets)) < len(targets):
-        raise CaseError(f"{where}: the same tensor stands twice in the outputs")
-    for name in use.inputs:
-        if case.tensor(name).on(rank).payload is None:
-            raise CaseError(f"{where}: input {name} has no payload")
+def _check_flight(case: Case, index: int, where: str) -> None:
+    """No tensor is used while an asynchronous call writes it, or written while one uses it."""
+    for earlier, flying in enumerate(case.program[:index]):
+        if flying.wait is None or flying.wait < index:
+            continue
+        for rank in range(case.world.size):
+            use, own = uses(case, flying, rank), uses(case, case.program[index], rank)
+            clash = {*use.outputs} & {*own.inputs, *own.outputs} | {*own.outputs} & {*use.inputs}
+            if clash:
+                raise CaseError(f"{where}: {min(clash)} is in use by program[{earlier}] until it is waited for")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a tensor's elements on one rank at one time.
+
+    `writer` is the call that wrote them last, -1: none. `settled`: they have one legal value. `limit`: integers of at
+    most this magnitude (None: not known). `plain`: no NaN, infinity or zero with a sign.
+    """
+
+    writer: int
+    settled: bool
+    limit: int | None
+    plain: bool
+
+
+class Flow:
+    """How the contents of tensors come about, call by call.
+
+    A call may read what an earlier one wrote where that has one legal value: a copy, a reduction of integers, a sum or
+    product so small that every order gives the same, an extremum of plain numbers. So what every call should give is
+    known beforehand, on every rank, without looking at what the others gave.
+
+    Raises:
+        CaseError: the program reads what is not settled, or writes what may not be written.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._now: dict[tuple[str, int], Known] = {}
+        self._history: dict[tuple[str, int], list[int]] = {}
+        for index, call in enumerate(case.program):
+            where = f"program[{index}] {call.op}"
+            for rank in case.ranks(call):
+                self._check(call, rank, where)
+            after = {
+                (name, rank): self._written(index, call, rank, name)
+                for rank in case.ranks(call)
+                for name in uses(case, call, rank).outputs
+            }
+            for place, known in after.items():
+                if known is not None:
+                    self._now[place] = known
+                    self._history.setdefault(place, []).append(index)
+
+    def writer(self, name: str, rank: int, index: int) -> int:
+        """Index of the last call before `index` that wrote a tensor on `rank`; -1: it has its first contents."""
+        return max((call for call in self._history.get((name, rank), ()) if call < index), default=-1)
+
+    def overwritten(self, name: str, rank: int, index: int) -> int | None:
+        """Index of the first call after `index` that writes a tensor on `rank`; None: nobody does."""
+        return min((call for call in self._history.get((name, rank), ()) if call > index), default=None)
+
+    def known(self, name: str, rank: int) -> Known:
+        """What is known of a tensor after the program."""
+        return self._now.get((name, rank)) or _initial(self._case, name, rank)
+
+    def _check(self, call: Call, rank: int, where: str) -> None:
+        case = self._case
+        use = uses(case, call, rank)
+        targets = writes(case, call, rank)
+        for name in use.inputs:
+            spec = case.tensor(name).on(rank)
+            if spec.payload is None and (name, rank) not in self._now:
+                raise CaseError(f"{where}: input {name} has no payload")
+            known = self.known(name, rank)
+            if not known.settled:
+                raise CaseError(f"{where}: {name} has no one legal value on rank {rank} after program[{known.writer}]")
+        for name in targets:
+            spec = case.tensor(name).on(rank)
+            if spec.overlaps:
+                raise CaseError(f"{where}: output {name} overlaps itself on rank {rank}")
+            if spec.payload is None and ((name, rank) in self._now or name in use.inputs or call.local):
+                raise CaseError(f"{where}: {name} is returned by the library, so nothing else writes it")
+            if len(set(use.inputs) & set(use.outputs)) and call.op not in _IN_PLACE:
+                raise CaseError(f"{where}: {name} is both input and output")
+        if len(set(targets)) < len(targets):
+            raise CaseError(f"{where}: the same tensor stands twice in the outputs")
+
+    def _written(self, index: int, call: Call, rank: int, name: str) -> Known | None:
+        """What is known of an output afterwards; None: the call leaves it alone."""
+        case = self._case
+        found = pieces(case, call, rank, name)
+        if not found:
+            return Known(index, False, None, False) if call.op == "reduce" else None
+        dtype = DTYPES[case.tensor(name).on(rank).dtype]
+        parts = [self._piece(call, piece, dtype) for piece in found]
+        limits = [limit for _, limit, _ in parts]
+        return Known(
+            index,
+            all(settled for settled, _, _ in parts),
+            None if None in limits else max(limit for limit in limits if limit is not None),
+            all(plain for _, _, plain in parts),
+        )
+
+    def _piece(self, call: Call, piece: Piece, dtype: DType) -> tuple[bool, int | None, bool]:
+        """Whether the elements are settled, their limit, whether they are plain."""
+        sources = [self.known(source.tensor, source.rank) for source in piece.sources]
+        settled, plain = all(known.settled for known in sources), all(known.plain for known in sources)
+        limits = [known.limit for known in sources if known.limit is not None]
+        limited = len(limits) == len(sources)
+        if piece.reduce_op is None:
+            return _computed(piece.local, sources[0], dtype)
+        if dtype.kind in (Kind.SIGNED, Kind.UNSIGNED):
+            return settled and piece.reduce_op not in ("avg", "premul_sum"), None, True
+        if piece.reduce_op in ("band", "bor", "bxor"):
+            return settled, None, False
+        if piece.reduce_op in ("max", "min"):
+            return settled and plain and dtype.format is not None, max(limits) if limited else None, plain
+        if dtype.format is None or not limited:
+            return False, None, False
+        total = sum(limits) if piece.reduce_op == "sum" else math.prod(limits)
+        exact = total <= exact_limit(dtype) and plain and settled
+        if piece.reduce_op == "sum":
+            return exact, total, plain
+        return exact and piece.reduce_op == "product" and dtype.kind is Kind.FLOAT, total, False
+
+
+_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "negate", "double"})
+
+
+def _initial(case: Case, name: str, rank: int) -> Known:
+    spec = case.tensor(name).on(rank)
+    dtype = DTYPES[spec.dtype]
+    if dtype.format is None:
+        return Known(-1, True, None, dtype.kind in (Kind.SIGNED, Kind.UNSIGNED))
+    plain = spec.payload in ("index", "exact", "wide", "sparse")
+    return Known(-1, True, limit(case, name, rank), plain)
+
+
+def _computed(local: str | None, known: Known, dtype: DType) -> tuple[bool, int | None, bool]:
+    if local is None or local == "copy":
+        return known.settled, known.limit, known.plain
+    if dtype.kind is Kind.SIGNED:
+        return known.settled, None, True
+    if dtype.format is None:
+        return False, None, False
+    if local == "negate":
+        # Of zero it makes one with a sign. A NaN's sign is not everywhere flipped.
+        return known.settled and known.plain, known.limit, False
+    twice = None if known.limit is None else 2 * known.limit
+    return known.settled and twice is not None and twice <= exact_limit(dtype), twice, known.plain

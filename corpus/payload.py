@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from corpus.case import MAX_OVERLAPPING, Case, TensorSpec
+from corpus.case import MAX_OVERLAPPING, Case, Data, TensorSpec
 from corpus.dtypes import DTYPES, DType, FloatFormat, Kind
 
 Bits = npt.NDArray[Any]
@@ -95,22 +95,24 @@ def exact_limit(dtype: DType) -> int:
 class Payload:
     """The data of one tensor on one rank: `numel` elements of `dtype`.
 
-    `table` holds the first min(numel, PERIOD) elements before rotation; `blocks` says where each stretch comes from.
+    `table` holds the first min(numel, `period`) elements before rotation; `blocks` says where each stretch comes from.
+    Data that were computed have a table of all their elements (`dense`).
     """
 
     dtype: DType
     numel: int
     table: Bits
     stream: int
+    period: int = PERIOD
 
     def blocks(self, start: int, length: int) -> Iterator[tuple[int, int, int]]:
         """Cut [start, start + length) into stretches (offset from `start`, table index, count) that are contiguous."""
         position, end = start, start + length
-        period = len(self.table)
+        entries = len(self.table)
         while position < end:
-            repetition, place = divmod(position, PERIOD)
-            index = (place + rotation(self.stream, repetition)) % period if repetition else place
-            count = min(end - position, PERIOD - place, period - index)
+            repetition, place = divmod(position, self.period)
+            index = (place + rotation(self.stream, repetition)) % entries if repetition else place
+            count = min(end - position, self.period - place, entries - index)
             yield position - start, index, count
             position += count
 
@@ -128,11 +130,35 @@ class Payload:
 
     def places(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Table index of each position (element index in the payload)."""
-        repetition, place = np.divmod(positions, PERIOD)
+        repetition, place = np.divmod(positions, self.period)
         turns = np.array([rotation(self.stream, int(r)) if r else 0 for r in np.unique(repetition)], dtype=np.int64)
         turn = turns[np.searchsorted(np.unique(repetition), repetition)]
         index: npt.NDArray[np.int64] = (place + turn) % max(len(self.table), 1)
         return index
+
+
+def dense(dtype: DType, table: Bits, stream: int = 0) -> Payload:
+    """Data that stand in full in a table of shape (n,), or (n, 2) for complex numbers."""
+    return Payload(dtype, len(table), table, stream, period=max(len(table), 1))
+
+
+def negated(words: Bits, dtype: DType) -> Bits:
+    """The words of -x: the sign bit of floats flipped, integers modulo 2**bits."""
+    if dtype.format is None:
+        return np.asarray(np.negative(words))
+    return np.asarray(words ^ words.dtype.type(1 << (dtype.format.bits - 1)))
+
+
+def scaled(words: Bits, dtype: DType, exponent: int) -> Bits:
+    """The words of x * 2**exponent where that rounds nothing: floats that stay normal or are zero, integers modulo
+    2**bits (for which `exponent` is not negative)."""
+    if dtype.format is None:
+        return np.asarray(words << words.dtype.type(exponent))
+    fmt = dtype.format
+    magnitude = words & words.dtype.type((1 << (fmt.bits - 1)) - 1)
+    step = words.dtype.type(abs(exponent) << fmt.mantissa)
+    moved = words + step if exponent >= 0 else words - step
+    return np.where(magnitude == 0, words, moved)
 
 
 @lru_cache(maxsize=65536)
@@ -152,9 +178,21 @@ def payload(case: Case, name: str, rank: int) -> Payload:
     spec = case.tensor(name).on(rank)
     if spec.payload is None:
         raise ValueError(f"tensor {name} is returned by the library")
+    data = case.tensor(name).data
+    if data is not None:
+        given = payload(case, data.tensor, (rank + data.shift) % case.world.size)
+        return _taken(given, data, spec.numel)
     if spec.overlaps:
         return _overlapping(case.seed, name, rank, case.world.size, spec)
     return _payload(case.seed, name, rank, case.world.size, spec.payload, spec.dtype, spec.numel)
+
+
+def _taken(given: Payload, data: Data, numel: int) -> Payload:
+    """Data taken from another tensor's."""
+    if data.start:
+        given = dense(given.dtype, given.bits(data.start, numel))
+    table = scaled(given.table, given.dtype, data.exponent) if data.exponent else given.table
+    return Payload(given.dtype, numel, table, given.stream, given.period)
 
 
 def guard(case: Case, name: str, rank: int) -> Payload:
@@ -194,6 +232,22 @@ def _payload(seed: int, name: str, rank: int, world: int, kind: str, dtype_name:
 def index_offset(name: str) -> int:
     """Where the "index" data of a tensor starts counting: the tensors x0, x1, ... of a list are told apart by it."""
     return LIST_STEP * (int("0" + "".join(filter(str.isdigit, name))) % 64)
+
+
+def limit(case: Case, name: str, rank: int) -> int | None:
+    """The largest magnitude among the data of a tensor that holds integers, "index" or "exact"; None for the others."""
+    spec, data = case.tensor(name).on(rank), case.tensor(name).data
+    dtype, world = DTYPES[spec.dtype], case.world.size
+    if data is not None:
+        taken = limit(case, data.tensor, (rank + data.shift) % world)
+        return None if taken is None or data.exponent < 0 else taken << data.exponent
+    if dtype.format is None or spec.payload not in ("index", "exact"):
+        return None
+    room = max(exact_limit(dtype) // world, 1)
+    if spec.payload == "exact":
+        return min(room, 1 << 16)
+    last = (min(spec.numel if not spec.overlaps else spec.span, PERIOD) + index_offset(name)) * world + 1
+    return min(last, room)
 
 
 def _index(seed: int, name: str, rank: int, world: int, dtype: DType, counters: npt.NDArray[np.uint64]) -> Bits:

@@ -64,7 +64,8 @@ class Buffer:
     """One tensor on one rank, filled with its payload and surrounded by its guard.
 
     `base` is the whole base storage as a 1-D tensor of the dtype; `view` is what the library is given.
-    A tensor that the library returns has neither until `returned` is set.
+    A tensor that the library returns has neither until `returned` is set. `saved` holds the base storage's words as
+    they were before a call of the program, by its index, where that call overwrites what an earlier one used.
     """
 
     def __init__(self, case: Case, name: str, rank: int, device: torch.device) -> None:
@@ -73,6 +74,7 @@ class Buffer:
         self.spec = case.tensor(name).on(rank)
         self.dtype = DTYPES[self.spec.dtype]
         self.returned: torch.Tensor | None = None
+        self.saved: dict[int, Bits] = {}
         self.base: torch.Tensor | None = None
         self.view: torch.Tensor | None = None
         if self.spec.payload is None:
@@ -110,21 +112,31 @@ class Buffer:
             logical = flip_lazy(self.payload.bits(), spec)
             strided(words, spec)[...] = logical.reshape(spec.shape + logical.shape[1:])
 
-    def words(self) -> Bits:
-        """The base storage's words as they are now (shared memory on a CPU, a copy from a GPU)."""
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        """What a call is given: the view, or the tensor that an earlier call returned."""
+        return self.returned if self.view is None else self.view
+
+    def save(self, index: int) -> None:
+        """Keep what the base storage holds before call `index` overwrites it."""
+        if self.base is not None:
+            self.saved[index] = self.words().copy()
+
+    def words(self, call: int | None = None) -> Bits:
+        """The base storage's words as they are now (shared memory on a CPU, a copy from a GPU), or before a call."""
         assert self.base is not None
-        return words_of(self.base, self.dtype)
+        return words_of(self.base, self.dtype) if call is None else self.saved[call]
 
-    def bits(self) -> Bits:
-        """The logical elements as they are now, row-major, as words: shape (numel,) or (numel, 2).
+    def bits(self, call: int | None = None) -> Bits:
+        """The logical elements as they are now, or before a call, row-major, as words: shape (numel,) or (numel, 2).
 
-        Of a returned tensor: its elements whatever its strides; its shape and dtype are the preservation oracle's.
+        Of a returned tensor: its elements whatever its strides; its shape and dtype are the numeric oracle's.
         """
         if self.spec.payload is None:
             assert self.returned is not None
             dense = self.returned.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             return words_of(dense, self.dtype)
-        words = self.words()
+        words = self.words(call)
         spec = self.spec
         if spec.is_contiguous:
             stored = words[spec.layout.before : spec.layout.before + spec.numel]

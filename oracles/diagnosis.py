@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from corpus.case import REDUCE_OPS, Call, Case, TensorSpec
-from corpus.contract import Contract
 from corpus.dtypes import DTYPES, FloatFormat, Kind
-from corpus.payload import Bits, guard, payload
+from corpus.payload import Bits, Payload, guard
 from oracles.compare import Positions
+from oracles.contents import Contents
 from oracles.expectation import Part, expected, gathered
 from oracles.legal import How, Reduction, enumerable, forms, judge, predict
 from oracles.rounding import canonical, round_to, values
@@ -46,19 +46,32 @@ LARGEST_STORAGE: Final = 1 << 22
 
 @dataclass(frozen=True)
 class Wrong:
-    """An output with wrong elements: `seen` all its words, `places` where they are wrong, in order.
+    """An output of call `index` with wrong elements: `seen` all its words, `places` where they are wrong, in order.
 
     `complete`: `places` are all the wrong ones.
     """
 
-    case: Case
-    contract: Contract
-    call: Call
+    contents: Contents
+    index: int
     buffer: Buffer
     parts: list[Part]
     seen: Bits
     places: Positions
     complete: bool
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return self.contents.case
+
+    @property
+    def call(self) -> Call:
+        """The call that should have written the output."""
+        return self.case.program[self.index]
+
+    def source(self, name: str, rank: int) -> Payload:
+        """What a tensor held before the call."""
+        return self.contents.before(self.index, name, rank)
 
     @cached_property
     def sample(self) -> Positions:
@@ -142,7 +155,7 @@ def unwritten(wrong: Wrong) -> str:
         raw = wrong.observed.reshape(len(wrong.observed), -1).view(np.uint8)
         poisoned = bool((raw == 0xA5).all())
         return f"it was not written: it holds what freed memory was filled with{_where(wrong)}" if poisoned else ""
-    before = payload(wrong.case, wrong.buffer.name, wrong.buffer.rank)
+    before = wrong.source(wrong.buffer.name, wrong.buffer.rank)
     if not np.array_equal(wrong.observed, before.table[before.places(wrong.sample)]):
         return ""
     return f"it holds what the output held before the call{_where(wrong)}"
@@ -229,7 +242,7 @@ def other_rank(wrong: Wrong) -> str:
         for rank in wrong.case.ranks(wrong.call):
             if rank == source.rank or wrong.case.tensor(source.tensor).on(rank).payload is None:
                 continue
-            data = payload(wrong.case, source.tensor, rank)
+            data = wrong.source(source.tensor, rank)
             if data.dtype != wrong.buffer.dtype or int(offsets[-1]) + source.start >= data.numel:
                 continue
             if np.array_equal(wrong.observed[inside], data.table[data.places(offsets + source.start)]):
@@ -261,7 +274,7 @@ def misread(wrong: Wrong) -> str:
         for part in wrong.parts:
             offsets = positions - part.piece.start
             mine = (offsets >= 0) & (offsets < part.piece.length)
-            data = [payload(wrong.case, source.tensor, source.rank) for source in part.piece.sources]
+            data = [wrong.source(source.tensor, source.rank) for source in part.piece.sources]
             starts = [source.start for source in part.piece.sources]
             for each, start in zip(data, starts, strict=True):
                 mine &= (start + offsets + shift >= 0) & (start + offsets + shift < each.numel)
@@ -324,7 +337,7 @@ def base_storage(wrong: Wrong) -> str:
         for source in piece.sources:
             spec = wrong.case.tensor(source.tensor).on(source.rank)
             start = spec.layout.before + source.start
-            stored = initial_words(wrong.case, source.tensor, source.rank)[start : start + piece.length]
+            stored = storage_words(wrong, source.tensor, source.rank)[start : start + piece.length]
             if len(stored) < piece.length:
                 return ""
             sources.append(stored)
@@ -336,7 +349,7 @@ def base_storage(wrong: Wrong) -> str:
 
     for both in (True, False):
         # Read and written as if dense, or only read so.
-        memory = initial_words(wrong.case, wrong.buffer.name, wrong.buffer.rank)
+        memory = storage_words(wrong, wrong.buffer.name, wrong.buffer.rank)
         before = mine.layout.before
         if both:
             memory[before : before + mine.numel] = result[: len(memory) - before]
@@ -352,14 +365,14 @@ def _dense(spec: TensorSpec) -> bool:
     return spec.is_contiguous and not (spec.layout.conj or spec.layout.neg)
 
 
-def initial_words(case: Case, name: str, rank: int) -> Bits:
-    """The whole base storage of a tensor as it is before the program."""
+def storage_words(wrong: Wrong, name: str, rank: int) -> Bits:
+    """The whole base storage of a tensor as it is before the call."""
     from oracles.buffers import flip_lazy, strided
 
-    spec = case.tensor(name).on(rank)
-    words = guard(case, name, rank).bits()
+    spec = wrong.case.tensor(name).on(rank)
+    words = guard(wrong.case, name, rank).bits()
     if spec.numel:
-        logical = flip_lazy(payload(case, name, rank).bits(), spec)
+        logical = flip_lazy(wrong.source(name, rank).bits(), spec)
         strided(words, spec)[...] = logical.reshape(spec.shape + logical.shape[1:])
     return words
 

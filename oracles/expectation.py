@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from corpus.case import Call, Case
+from corpus.case import Call
 from corpus.contract import Contract
-from corpus.meaning import Piece, pieces
-from corpus.payload import Bits, Payload, payload
+from corpus.dtypes import DType
+from corpus.meaning import Piece
+from corpus.payload import Bits, Payload, negated, scaled
 from oracles.compare import Block, Positions, stretches
 from oracles.legal import Reduction, predict
 
@@ -40,18 +41,15 @@ class Part:
         return offsets if self.walk is None else self.walk.places(offsets + self.piece.sources[0].start)
 
 
-def parts(case: Case, contract: Contract, call: Call, rank: int, output: str) -> list[Part]:
-    """What `output` should hold on `rank` (global) after `call`; empty where the call leaves it alone."""
-    return [part(case, contract, call, piece) for piece in pieces(case, call, rank, output)]
-
-
-def part(case: Case, contract: Contract, call: Call, piece: Piece) -> Part:
-    """Look up the data of one piece's sources, and predict it."""
-    data = [payload(case, source.tensor, source.rank) for source in piece.sources]
+def part(contract: Contract, call: Call, piece: Piece, data: Sequence[Payload]) -> Part:
+    """Predict one piece from the contents of its sources."""
     first = data[0]
     start = piece.sources[0].start
     in_step = all(
-        other.stream == first.stream and len(other.table) == len(first.table) and source.start == start
+        other.stream == first.stream
+        and other.period == first.period
+        and len(other.table) == len(first.table)
+        and source.start == start
         for other, source in zip(data, piece.sources, strict=True)
     )
     walk = first if in_step and piece.length >= len(first.table) else None
@@ -59,10 +57,21 @@ def part(case: Case, contract: Contract, call: Call, piece: Piece) -> Part:
         other.table if walk is not None else other.bits(source.start, piece.length)
         for other, source in zip(data, piece.sources, strict=True)
     )
+    if piece.local is not None:
+        # Judged as a copy of what the computation gives.
+        result = _LOCAL[piece.local](tables[0], first.dtype)
+        return Part(piece, None, (result,), result, walk)
     if piece.reduce_op is None:
         return Part(piece, None, tables, tables[0], walk)
     reduction = Reduction(piece.reduce_op, first.dtype, len(tables), contract, call.factor or 1.0)
     return Part(piece, reduction, tables, predict(reduction, tables), walk)
+
+
+_LOCAL: Mapping[str, Callable[[Bits, DType], Bits]] = {
+    "copy": lambda words, dtype: words,
+    "negate": negated,
+    "double": lambda words, dtype: scaled(words, dtype, 1),
+}
 
 
 def expected(parts: list[Part], positions: Positions) -> Bits:

@@ -65,6 +65,14 @@ class Failure(AssertionError):
         """(op, kind): what two failures of one bug share, whatever the size."""
         return self.op, self.kind
 
+    @property
+    def bug(self) -> bool:
+        """Whether it is called a bug of the library: not a divergence where nothing is promised, and of an illegal
+        program only where a cited promise is broken."""
+        if self.verdict is Verdict.ILLEGAL:
+            return bool(self.promise)
+        return self.verdict is not Verdict.DIVERGENCE
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able description."""
         return {
@@ -111,3 +119,21 @@ class RefusalFailure(Failure):
     """A legal call raised, where the contract says that it works."""
 
     oracle = "errors"
+
+
+class RelationFailure(Failure):
+    """Two results that belong together differ, and each of them is legal."""
+
+    oracle = "relations"
+
+
+class IllegalFailure(Failure):
+    """An illegal program was accepted, or refused badly."""
+
+    oracle = "illegal"
+
+
+class SchemaFailure(Failure):
+    """What a registered operator's schema or fake says is not what happened."""
+
+    oracle = "schema"

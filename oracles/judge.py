@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from corpus.case import Case
 from corpus.codec import digest
 from corpus.contract import Contract
+from corpus.meaning import Flow, uses
 from oracles import agreement, errors, liveness, numeric, preservation
 from oracles.failure import Failure
 from oracles.observation import Observation, Status
@@ -56,9 +57,9 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
         found = liveness.judge(case, contract, observations)
     else:
         found = [
-            *numeric.judge(case, contract, observations),
+            *_causes(case, observations, numeric.judge(case, contract, observations)),
             *preservation.judge(case, contract, observations),
-            *agreement.judge(case, contract, observations),
+            *_causes(case, observations, agreement.judge(case, contract, observations)),
         ]
     outputs = [entry for seen in observations for entry in seen.reports.get("numeric", {}).get("outputs", ())]
     skipped = sum(seen.reports.get("preservation", {}).get("unspecified", 0) for seen in observations)
@@ -68,6 +69,40 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
         unspecified=skipped + sum(entry["judged"].get("unspecified", 0) for entry in outputs),
         bound_only=sum(entry["judged"].get("bound", 0) for entry in outputs),
     )
+
+
+def _causes(case: Case, observations: Sequence[Observation], failures: Iterable[Failure]) -> Iterator[Failure]:
+    """The failures of calls that were given what they should have been given: the others are consequences."""
+    spoilt = _spoilt(case, observations) if len(case.program) > 1 else frozenset()
+    return (failure for failure in failures if failure.call not in spoilt)
+
+
+def _spoilt(case: Case, observations: Sequence[Observation]) -> frozenset[int]:
+    """Calls that read, on some rank, what an earlier call got wrong or had no business to change."""
+    flow = Flow(case)
+    wrong = {
+        (entry["output"], seen.rank, entry["call"])
+        for seen in observations
+        for entry in seen.reports.get("numeric", {}).get("outputs", ())
+        if entry["wrong"] or entry["form"]
+    }
+    changed = {
+        (change["tensor"], seen.rank): change["call"]
+        for seen in observations
+        for change in seen.reports.get("preservation", {}).get("changes", ())
+        if change["kind"] in ("input changed", "buffer changed")
+    }
+    spoilt: set[int] = set()
+    for index, call in enumerate(case.program):
+        for rank in case.ranks(call):
+            use = uses(case, call, rank)
+            for name in use.inputs:
+                writer = flow.writer(name, rank, index)
+                if (name, rank, writer) in wrong or changed.get((name, rank), index) < index:
+                    spoilt.add(index)
+        if index in spoilt:
+            wrong |= {(name, rank, index) for rank in case.ranks(call) for name in uses(case, call, rank).outputs}
+    return frozenset(spoilt)
 
 
 def _check_digests(case: Case, observations: Sequence[Observation]) -> None:

@@ -23,7 +23,8 @@ from corpus.payload import Bits
 from corpus.traits import specs
 from oracles import diagnosis
 from oracles.compare import Positions, differing
-from oracles.expectation import Part, gathered, parts
+from oracles.contents import Contents
+from oracles.expectation import Part, gathered
 from oracles.failure import NumericFailure
 from oracles.legal import How, enumerable, forms, legal_words, power
 from oracles.legal import judge as judge_elements
@@ -45,8 +46,8 @@ MANY_FORMS: Final = 128
 """Orders of operations that are compared block by block; every one of five ranks."""
 
 
-def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
-    """Look at every output that is written on `rank` (global).
+def observe(contents: Contents, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
+    """Look at every output that is written on `rank` (global): as it is, or as it was when it was overwritten.
 
     Returns {"outputs": [...]}, one entry a call and output: "call" (index), "output" (name), "elements", "wrong" (how
     many), "unjudged" (how many were not judged because enough others were wrong), "first" (the first wrong ones: index,
@@ -56,20 +57,16 @@ def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buf
     """
     outputs = []
     with gradual_underflow(), np.errstate(all="ignore"):
-        for index, call in enumerate(case.program):
-            for name in dict.fromkeys(uses(case, call, rank).outputs):
-                found = parts(case, contract, call, rank, name)
+        for index, call in enumerate(contents.case.program):
+            for name in dict.fromkeys(uses(contents.case, call, rank).outputs):
+                found = contents.parts(index, rank, name)
                 if found:
-                    outputs.append(
-                        {"call": index, "output": name, **_observe(case, contract, call, buffers, found, name)}
-                    )
+                    report = _observe(contents, index, rank, buffers[name], found)
+                    outputs.append({"call": index, "output": name, **report})
     return {"outputs": outputs}
 
 
-def _observe(
-    case: Case, contract: Contract, call: Call, buffers: Mapping[str, Buffer], found: list[Part], name: str
-) -> dict[str, Any]:
-    buffer = buffers[name]
+def _observe(contents: Contents, index: int, rank: int, buffer: Buffer, found: list[Part]) -> dict[str, Any]:
     report: dict[str, Any] = {
         "elements": buffer.spec.numel,
         "wrong": 0,
@@ -83,7 +80,7 @@ def _observe(
     }
     if report["form"]:
         return report
-    seen = buffer.bits()
+    seen = buffer.bits(contents.flow.overwritten(buffer.name, rank, index))
     judged: Counter[How] = Counter()
     powers: list[Values] = []
     wrong: list[Positions] = []
@@ -107,7 +104,7 @@ def _observe(
     if len(places):
         report["first"] = [_wrong_element(found, seen, int(place), buffer.dtype) for place in places[:SHOWN]]
         report["explanation"] = diagnosis.explain(
-            diagnosis.Wrong(case, contract, call, buffer, found, seen, places, complete=not report["unjudged"])
+            diagnosis.Wrong(contents, index, buffer, found, seen, places, complete=not report["unjudged"])
         )
     return report
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from corpus.case import Case
 from corpus.contract import Contract
 from oracles import numeric, preservation
+from oracles.contents import Contents
 
 if TYPE_CHECKING:
     from oracles.buffers import Buffer
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
     """Return what each oracle's observing half saw on `rank` (global), by oracle name: small and JSON-able."""
+    contents = Contents(case, contract)
     return {
-        "numeric": numeric.observe(case, contract, rank, buffers),
-        "preservation": preservation.observe(case, contract, rank, buffers),
+        "numeric": numeric.observe(contents, rank, buffers),
+        "preservation": preservation.observe(contents, rank, buffers),
     }

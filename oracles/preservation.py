@@ -16,7 +16,8 @@ from corpus.case import Call, Case
 from corpus.contract import Contract
 from corpus.meaning import uses, writes
 from oracles.compare import Positions, changed
-from oracles.expectation import expected, parts
+from oracles.contents import Contents
+from oracles.expectation import expected
 from oracles.failure import PreservationFailure
 from oracles.observation import Observation
 from oracles.text import counted, element, ranks_text
@@ -45,13 +46,14 @@ class _Role:
     allowed: bool
 
 
-def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
-    """Look at every tensor on `rank` (global).
+def observe(contents: Contents, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
+    """Look at every tensor on `rank` (global), and at what it held before a call overwrote what another had read.
 
     Returns {"changes": [...], "unspecified": n, "allowed": n}: a change is "call" (index), "tensor", "kind", "text"
     (what changed, in words) and, where memory changed, "count" (elements); `unspecified` and `allowed` count the
     buffers that were not looked at because the contract says nothing of them, or lets them change.
     """
+    case, contract = contents.case, contents.contract
     changes: list[dict[str, Any]] = []
     unspecified = allowed = 0
     roles = {name: _role(case, contract, rank, name) for name in buffers}
@@ -63,7 +65,8 @@ def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buf
             changes += _aliases(case, contract, rank, buffers, name)
         else:
             changes += _metadata(buffer, role)
-            changes += _memory(case, contract, buffer, role)
+            changes += _overwritten(contents, buffer)
+            changes += _memory(contents, buffer, role)
     return {"changes": changes, "unspecified": unspecified, "allowed": allowed}
 
 
@@ -117,25 +120,40 @@ def _metadata(buffer: Buffer, role: _Role) -> Iterator[dict[str, Any]]:
             yield {"call": role.call, "tensor": buffer.name, "kind": "tensor metadata changed", "text": text}
 
 
-def _memory(case: Case, contract: Contract, buffer: Buffer, role: _Role) -> Iterator[dict[str, Any]]:
-    """The base storage holds what it held, except where the view may change."""
+def _overwritten(contents: Contents, buffer: Buffer) -> Iterator[dict[str, Any]]:
+    """What calls have read, and a later one has overwritten, was as it had been until then."""
+    first = contents.flow.overwritten(buffer.name, buffer.rank, -1)
+    if first is None or first not in buffer.saved:
+        return
+    case = contents.case
+    reader = next(i for i, call in enumerate(case.program) if buffer.name in uses(case, call, buffer.rank).inputs)
+    if _may_reduce_in_place(contents.contract, case.program[reader], buffer.spec.numel):
+        return
+    role = _Role(reader, free=False, left_alone=False, unspecified=False, allowed=False)
+    yield from (
+        change for change in _memory(contents, buffer, role, before=first) if change["kind"] != "neighbours changed"
+    )
+
+
+def _memory(contents: Contents, buffer: Buffer, role: _Role, before: int | None = None) -> Iterator[dict[str, Any]]:
+    """The base storage holds what it held, except where the view may change; now, or before call `before`."""
     spec = buffer.spec
-    words = buffer.words()
+    words = buffer.words(before)
     begin, end = spec.layout.before, spec.layout.before + spec.span
     view = np.empty(0, dtype=np.int64)
     between = view
     if spec.is_contiguous and not (spec.layout.conj or spec.layout.neg):
-        before = changed(words[:begin], buffer.guard, 0) if begin else view
+        front = changed(words[:begin], buffer.guard, 0) if begin else view
         after = end + changed(words[end:], buffer.guard, end) if end < len(words) else view
         if not role.free and spec.numel:
             view = begin + changed(words[begin:end], buffer.payload)
     else:
-        before, between, after, view = _strided_memory(buffer, words, role)
-    around = np.concatenate((before, between, after))
+        front, between, after, view = _strided_memory(buffer, words, role)
+    around = np.concatenate((front, between, after))
     if len(around):
         places = [
             f"{len(some):,} {where}"
-            for some, where in ((before, "before it"), (between, "between its strides"), (after, "after it"))
+            for some, where in ((front, "before it"), (between, "between its strides"), (after, "after it"))
             if len(some)
         ]
         yield {
@@ -147,7 +165,7 @@ def _memory(case: Case, contract: Contract, buffer: Buffer, role: _Role) -> Iter
             + _first_change(buffer, words, around),
         }
     if len(view):
-        holds = _holds_result(case, contract, buffer, words, view, role)
+        holds = _holds_result(contents, buffer, words, view, role)
         yield {
             "call": role.call,
             "tensor": buffer.name,
@@ -191,15 +209,15 @@ def _first_change(buffer: Buffer, words: Any, places: Positions) -> str:
     )
 
 
-def _holds_result(case: Case, contract: Contract, buffer: Buffer, words: Any, places: Positions, role: _Role) -> str:
+def _holds_result(contents: Contents, buffer: Buffer, words: Any, places: Positions, role: _Role) -> str:
     """ ", and hold the call's result" where a changed contiguous tensor does."""
-    call = case.program[role.call]
+    case, call = contents.case, contents.case.program[role.call]
     if not buffer.spec.is_contiguous:
         return ""
     sample = places[:: max(1, len(places) // _WORTH_A_LOOK)]
     for output in call.outputs:
         for rank in case.ranks(call):
-            found = parts(case, contract, call, rank, output)
+            found = contents.parts(role.call, rank, output)
             if found and np.array_equal(expected(found, sample - buffer.spec.layout.before), words[sample]):
                 return ", and hold the call's result"
     return ""

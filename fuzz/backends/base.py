@@ -8,7 +8,7 @@ Ray nor Hypothesis; modules import torch and the library inside these methods, o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -72,6 +72,16 @@ class Backend(ABC):
         `tensors` holds the views that this rank passes, by name. Returns the tensors that the library allocated, by the
         name of the output. Raises what the library raises.
         """
+
+    def begin(
+        self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]
+    ) -> Callable[[], Mapping[str, torch.Tensor]]:
+        """Begin an asynchronous call, and return what waits for it and returns what `run` does.
+
+        Other calls are begun before it is waited for. A library without asynchronous calls leaves this alone.
+        """
+        returned = self.run(case, call, rank, tensors)
+        return lambda: returned
 
     def routes(self) -> tuple[str, ...]:
         """Return the routes that ran since the last question, in order."""

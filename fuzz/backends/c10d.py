@@ -22,7 +22,8 @@ class C10d(Backend):
     """The name that `init_process_group` is given."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[int, ...], Any] = {}
+        # By ranks, and by how many groups of the same ranks the case has before it.
+        self._groups: dict[tuple[tuple[int, ...], int], Any] = {}
         self._routes: list[str] = []
 
     def open(self, place: Place) -> None:
@@ -43,27 +44,40 @@ class C10d(Backend):
         )
 
     def prepare(self, case: Case) -> None:
-        """Make the case's sub-groups: every rank makes every group, in the same order, once for each list of ranks."""
+        """Make the case's sub-groups: every rank makes every group, in the same order, and keeps it for other cases."""
         import torch.distributed as dist
 
-        for group in case.world.groups:
-            if group.ranks not in self._groups:
-                self._groups[group.ranks] = dist.new_group(list(group.ranks))
+        for place in _places(case).values():
+            if place not in self._groups:
+                ranks = list(place[0])
+                # By default new_group sorts; older versions always do.
+                order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
+                self._groups[place] = dist.new_group(ranks, **order)
 
     def group(self, case: Case, call: Call) -> Any:
         """The process group of a call."""
         import torch.distributed as dist
 
-        return dist.group.WORLD if call.group == WORLD else self._groups[case.ranks(call)]
+        return dist.group.WORLD if call.group == WORLD else self._groups[_places(case)[call.group]]
 
     def run(self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Run the call and wait for it; every output is the caller's, so nothing is returned."""
+        return self.begin(case, call, rank, tensors)()
+
+    def begin(
+        self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]
+    ) -> Callable[[], Mapping[str, torch.Tensor]]:
+        """Begin the call, and return what waits for its work, if it is asynchronous."""
         me = case.ranks(call).index(rank)
         work = _CALLS[call.op](case, call, me, tensors, self.group(case, call))
-        if call.async_op and work is not None:
-            work.wait()
         self._routes.append(f"{self.process_group}:{call.op}")
-        return {}
+
+        def wait() -> Mapping[str, torch.Tensor]:
+            if call.async_op and work is not None:
+                work.wait()
+            return {}
+
+        return wait
 
     def routes(self) -> tuple[str, ...]:
         """Process-group backend and collective of each call."""
@@ -89,6 +103,14 @@ class C10d(Backend):
 
 
 Tensors = Mapping[str, "torch.Tensor"]
+
+
+def _places(case: Case) -> dict[str, tuple[tuple[int, ...], int]]:
+    """By name of a sub-group: its ranks, and how many groups of the same ranks come before it."""
+    ranks = [group.ranks for group in case.world.groups]
+    return {
+        group.name: (group.ranks, ranks[:place].count(group.ranks)) for place, group in enumerate(case.world.groups)
+    }
 
 
 def reduce_op(call: Call) -> Any:

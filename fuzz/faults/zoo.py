@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -68,6 +68,12 @@ class Faulty(Backend):
         if call.op in self._fault.ops:
             return self._fault.run(self._backend, case, call, rank, tensors)
         return self._backend.run(case, call, rank, tensors)
+
+    def begin(self, case: Case, call: Call, rank: int, tensors: Tensors) -> Callable[[], Tensors]:
+        """Begin the call; one that the fault is about is over at once."""
+        if call.op in self._fault.ops:
+            return super().begin(case, call, rank, tensors)
+        return self._backend.begin(case, call, rank, tensors)
 
     def close(self) -> None:
         """Leave the world."""
