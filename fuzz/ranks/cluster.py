@@ -49,6 +49,9 @@ _CLOSED: dict[str, str | None] = {
 }
 
 
+_NOT_INHERITED = ("RAY_", "PYTHONOPTIMIZE", "PYTHONSTARTUP", "PYTHONINSPECT")
+
+
 class ClusterError(Exception):
     """Ray could not be started, reached or ended; the text says why."""
 
@@ -130,7 +133,10 @@ class Cluster:
         variables = {**_CLOSED, "RAY_AUTH_TOKEN_PATH": str(self.directory / "token")}
         self._undo.enter_context(_variables(variables))
         paths = [str(zygote.link_code(self.directory)), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {
+        environment = {
+            # What a person has set for another cluster, or for Python, is not for this one: some of it makes Ray hang.
+            **{name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)},
+            **{name: value for name, value in variables.items() if value is not None},
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             # Ranks inherit it, and would be slower than what they are compared with.
             "RAY_worker_niceness": "0",
@@ -166,7 +172,9 @@ class Cluster:
 
         before = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=address, logging_level=40, log_to_driver=False)
+            # Ray puts this process's working directory on its workers' path, where a person's own "fuzz" would be ours.
+            with contextlib.chdir(self.directory):
+                ray.init(address=address, logging_level=40, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ClusterError(f"cannot connect to Ray at {address}: {error}") from error
         finally:

@@ -181,3 +181,21 @@ def test_a_terminated_run_leaves_nothing(interrupted: Played) -> None:
     assert interrupted.process.returncode == 130
     assert interrupted.left_over() == []
     assert not interrupted.folder().exists()
+
+
+def test_a_working_directory_with_packages_of_our_names(tmp_path: Path) -> None:
+    """A person's own `fuzz` is not taken for ours, and what they have set for another Ray is not for ours."""
+    for name in ("fuzz", "corpus"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('raise RuntimeError("not ours")\n')
+    here = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "fuzz.cli", "run", "--examples", "2", "--op", "barrier", "--world", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(here), "RAY_ADDRESS": "nowhere:1", "PYTHONOPTIMIZE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
