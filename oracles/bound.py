@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from corpus.dtypes import FloatFormat
 from corpus.payload import Bits, largest
-from oracles.rounding import Values, values
+from oracles.rounding import Values, saturates, values
 
 Mask = npt.NDArray[np.bool_]
 
@@ -69,14 +69,18 @@ def sum_interval(words: Sequence[Bits], fmt: FloatFormat, scale: float, scaled: 
             radius += count * 2.0 ** (1 - fmt.bias - fmt.mantissa)
         top = float(values(np.array([largest(fmt)], dtype=words[0].dtype), fmt, np.float64)[0])
         special = ~(magnitudes * max(1.0, abs(scale)) * (1 + growth) < top)
+        # Without infinity a partial sum that is too large saturates, and the sum can then end anywhere.
+        vague = special if saturates(fmt) else np.zeros(len(total), dtype=bool)
         known = np.where(np.isnan(terms).any(axis=0), np.nan, 0.0)
         up, down = (terms == np.inf).any(axis=0), (terms == -np.inf).any(axis=0)
         sign = np.sign(scale) or 1.0
         known = np.where(up & down, np.nan, np.where(up & (known == 0), sign * np.inf, known))
         known = np.where(down & (known == 0), -sign * np.inf, known)
+        if scale == 0:
+            known = np.where(up | down, np.nan, known)
         power = (np.abs(terms * scale) > radius).mean(axis=0)
         power = np.where((known == 0) & ~special, power, np.nan)
-    return Interval(total * scale, rest * scale, radius, special, known, np.zeros(len(total), dtype=bool), power)
+    return Interval(total * scale, rest * scale, radius, special, known, vague & (known == 0), power)
 
 
 def product_interval(words: Sequence[Bits], fmt: FloatFormat) -> Interval:

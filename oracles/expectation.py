@@ -63,7 +63,9 @@ def part(contract: Contract, call: Call, piece: Piece, data: Sequence[Payload]) 
         return Part(piece, None, (result,), result, walk)
     if piece.reduce_op is None:
         return Part(piece, None, tables, tables[0], walk)
-    reduction = Reduction(piece.reduce_op, first.dtype, len(tables), contract, call.factor or 1.0)
+    reduction = Reduction(
+        piece.reduce_op, first.dtype, len(tables), contract, 1.0 if call.factor is None else call.factor
+    )
     return Part(piece, reduction, tables, predict(reduction, tables), walk)
 
 

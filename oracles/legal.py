@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import reduce
 from itertools import islice
 from typing import Any, Final
 
@@ -125,6 +126,20 @@ def judge(reduction: Reduction, sources: Sequence[Bits], observed: Bits) -> npt.
     return how
 
 
+def plausible(reduction: Reduction, sources: Sequence[Bits], observed: Bits) -> npt.NDArray[np.bool_]:
+    """Which of m observed elements are near enough to be legal: a quick test that precedes `judge`.
+
+    Of a sum or product of floats it is the bound; of others it says yes.
+    """
+    fmt = reduction.dtype.format
+    if fmt is None or reduction.op not in SUMS | {"product"} or not reduction.defined:
+        return np.ones(len(observed), dtype=bool)
+    with np.errstate(all="ignore"):
+        interval = _interval(reduction, [source.reshape(-1) for source in sources])
+        near = interval.holds(canonical(observed.reshape(-1), fmt), fmt)
+    return np.asarray(near.reshape(len(observed), -1).all(axis=1))
+
+
 def legal_words(reduction: Reduction, sources: Sequence[Bits], limit: int = 64) -> tuple[list[Bits], str]:
     """The legal words of one element (arrays of one element), at most `limit`, and what they do not say, in words."""
     if not reduction.defined:
@@ -228,22 +243,41 @@ _BITS: Final = {
 
 
 def _integer_forms(reduction: Reduction, sources: list[Bits]) -> Iterator[Bits]:
-    """SUM and PRODUCT wrap modulo 2**bits. AVG divides the wrapped sum, towards zero or towards minus infinity."""
+    """SUM and PRODUCT wrap modulo 2**bits. AVG divides the wrapped sum, the whole one where sums may be wide, or each
+    input, as the contract says; towards zero or towards minus infinity."""
     word = word_type(reduction.dtype)
     number = np.dtype(f"i{reduction.dtype.word}") if reduction.dtype.kind is Kind.SIGNED else np.dtype(word)
+    numbers = [source.view(number) for source in sources]
     function = {"product": np.multiply, "min": np.minimum, "max": np.maximum}.get(reduction.op, np.add)
-    result = sources[0].view(number)
-    for source in sources[1:]:
-        result = function(result, source.view(number))
+    result = reduce(function, numbers)
     if reduction.op != "avg":
         yield result.view(word)
         return
-    # In Python a divisor of 64 may not fit the dtype, but in 64 bits it does.
-    wide = result.astype(np.uint64 if number.kind == "u" else np.int64)
-    down = wide // wide.dtype.type(reduction.ranks)
-    towards_zero = down + ((down < 0) & (down * wide.dtype.type(reduction.ranks) != wide))
-    yield towards_zero.astype(number).view(word)
-    yield down.astype(number).view(word)
+    allowed = reduction.contract.average.value
+    if any(form.startswith("sum") for form in allowed):
+        for quotient in _quotients(result, reduction.ranks):
+            yield quotient.astype(number).view(word)
+        if reduction.contract.accumulation.value == "native or wide":
+            # Python's integers, as there is nothing wider than 64 bits.
+            wide = number.itemsize < 8
+            whole = reduce(np.add, [each.astype(np.int64 if wide else object) for each in numbers])
+            for quotient in _quotients(whole, reduction.ranks):
+                yield quotient.astype(number).view(word)
+    if any(form.startswith("pre") for form in allowed):
+        # Each division in the same direction.
+        for quotients in zip(*(_quotients(each, reduction.ranks) for each in numbers), strict=True):
+            yield reduce(np.add, [quotient.astype(number) for quotient in quotients]).view(word)
+
+
+def _quotients(numbers: npt.NDArray[Any], divisor: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Integers divided towards zero, and towards minus infinity, in 64 bits: in fewer a divisor may not fit."""
+    if numbers.dtype.kind in "iu":
+        numbers = numbers.astype(f"{numbers.dtype.kind}8")
+        by = numbers.dtype.type(divisor)
+    else:
+        by = divisor
+    down = numbers // by
+    return down + ((down < 0) & (down * by != numbers)), down
 
 
 def _extremum_forms(reduction: Reduction, sources: list[Bits], fmt: FloatFormat) -> Iterator[Bits]:
@@ -472,4 +506,9 @@ def _interval(reduction: Reduction, sources: Sequence[Bits]) -> bound.Interval:
     if reduction.op == "product":
         return bound.product_interval(sources, fmt)
     scale = {"avg": 1.0 / reduction.ranks, "premul_sum": reduction.factor}.get(reduction.op, 1.0)
-    return bound.sum_interval(sources, fmt, scale, scaled=reduction.op != "sum")
+    interval = bound.sum_interval(sources, fmt, scale, scaled=reduction.op != "sum")
+    if reduction.contract.subnormals.value == "exact":
+        return interval
+    # Each operand and each result may lose what is below the smallest normal number.
+    lost = 3 * len(sources) * 2.0 ** (1 - fmt.bias) * max(1.0, abs(scale))
+    return replace(interval, radius=interval.radius + lost)

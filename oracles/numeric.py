@@ -31,6 +31,7 @@ from oracles.legal import judge as judge_elements
 from oracles.observation import Observation
 from oracles.rounding import Values, canonical, gradual_underflow
 from oracles.text import counted, element, listed, ranks_text
+from oracles.wrong import Wrong
 
 if TYPE_CHECKING:
     from oracles.buffers import Buffer
@@ -104,7 +105,7 @@ def _observe(contents: Contents, index: int, rank: int, buffer: Buffer, found: l
     if len(places):
         report["first"] = [_wrong_element(found, seen, int(place), buffer.dtype) for place in places[:SHOWN]]
         report["explanation"] = diagnosis.explain(
-            diagnosis.Wrong(contents, index, buffer, found, seen, places, complete=not report["unjudged"])
+            Wrong(contents, index, buffer, found, seen, places, complete=not report["unjudged"])
         )
     return report
 
@@ -249,6 +250,8 @@ def _wrong_element(found: list[Part], seen: Bits, place: int, dtype: DType) -> d
         legal, note = [sources[0]], ""
     else:
         legal, note = legal_words(part.reduction, sources)
+        if note.endswith("by a bound"):
+            note += _power_text(power(part.reduction, sources))
     texts = sorted({element(words, dtype) for words in legal})
     return {
         "index": place,
@@ -256,6 +259,12 @@ def _wrong_element(found: list[Part], seen: Bits, place: int, dtype: DType) -> d
         "legal": listed(texts, 6) + (f", {note}" if texts and note else note),
         "inputs": [element(source, dtype) for source in sources],
     }
+
+
+def _power_text(powers: Values) -> str:
+    """How much of what is wrong a bound would show; "" where that is not known."""
+    known = powers[np.isfinite(powers)]
+    return f" of detection power {float(known.mean()):.2f}" if len(known) else ""
 
 
 def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -> Iterator[NumericFailure]:

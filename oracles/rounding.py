@@ -107,7 +107,7 @@ def round_to(numbers: Values, fmt: FloatFormat) -> Bits:
             units = np.rint(np.where(tiny, np.abs(numbers), 0) * scale)
             code = np.where(tiny, units.astype(unsigned), code)
     top = largest(fmt)
-    beyond = unsigned(top + 1 if fmt.infinity else top if _saturates(fmt) else canonical_nan(fmt))
+    beyond = unsigned(top + 1 if fmt.infinity else top if saturates(fmt) else canonical_nan(fmt))
     code = np.where(code > unsigned(top), beyond, code)
     sign = (bits >> unsigned(word - 1)) << unsigned(fmt.bits - 1)
     if fmt.nan == 1 << (fmt.bits - 1):
@@ -118,7 +118,8 @@ def round_to(numbers: Values, fmt: FloatFormat) -> Bits:
     return rounded
 
 
-def _saturates(fmt: FloatFormat) -> bool:
+def saturates(fmt: FloatFormat) -> bool:
+    """Whether what is too large for a format becomes its largest number, as it has no infinity, and two NaN."""
     return fmt.nan is not None and fmt.nan < 1 << (fmt.bits - 1)
 
 

@@ -137,3 +137,15 @@ def test_what_the_contract_leaves_open_is_counted():
         simulation.write(rank, "x", torch.fmax(*(simulation.inputs[other]["x"] for other in range(2))))
     judgement = simulation.judge(contract(nan_extremum="unspecified"))
     assert (judgement.failures, judgement.unspecified > 0) == ([], True)
+
+
+def test_the_detection_power_of_a_case_is_that_of_its_elements():
+    case = case_of("all_reduce", (400,), world=8, dtype="bfloat16", payload="wide", reduce_op="sum")
+    simulation = Simulation(case).run(order=lambda ranks: ranks[::-1])
+    (report,) = observe(case, contract(), 0, simulation.buffers[0])["numeric"]["outputs"]
+    assert simulation.judge().power == pytest.approx(report["power"])
+
+
+def test_what_every_order_explains_alike_has_no_detection_power():
+    case = case_of("all_reduce", (400,), world=3, payload="exact", reduce_op="sum")
+    assert Simulation(case).run().judge().power is None

@@ -103,7 +103,8 @@ def test_the_tail_is_not_written():
         result[32:] = inputs[rank][32:]
         return result
 
-    assert explanation(reduced_by(2, tail)) == "no reduction: it holds this rank's own input from element 32 on"
+    wanted = "the last 8 elements were not reduced: they hold this rank's own input"
+    assert explanation(reduced_by(2, tail)) == wanted
 
 
 def test_shifted_by_a_few():
@@ -154,7 +155,8 @@ def test_nothing_is_written():
         for name, value in {f"y{other}": simulation.inputs[other]["x"] for other in range(3)}.items():
             simulation.write(rank, name, value)
     failure = only(simulation)
-    assert (failure.ranks, failure.details["explanation"]) == ((2,), "it holds what the output held before the call")
+    wanted = "it was not written: it holds what the output held before the call"
+    assert (failure.ranks, failure.details["explanation"]) == ((2,), wanted)
 
 
 def test_a_returned_tensor_is_not_written():
@@ -176,8 +178,7 @@ def test_a_group_rank_is_taken_for_another():
     simulation = Simulation(case_of("broadcast", (8,), world=3, root=1)).run()
     for rank in range(3):
         simulation.write(rank, "x", simulation.inputs[0]["x"])
-    failure = only(simulation)
-    assert failure.details["explanation"].startswith(("it holds what", "it holds rank 0's data where rank 1's belongs"))
+    assert explanation(simulation).endswith("it holds rank 0's data where rank 1's belongs")
 
 
 def test_splits_are_off_by_one():
@@ -361,3 +362,8 @@ def test_a_copy_keeps_the_payload_of_nan():
     result.view(torch.int32)[result.isnan()] ^= 1
     simulation.buffers[1]["x"].view.copy_(result)
     assert simulation.symptoms() == [WRONG]
+
+
+def test_a_wrong_result_that_a_bound_judged_says_how_much_it_would_show():
+    simulation = reduced_by(8, lambda inputs, rank: inputs[rank])
+    assert "judged by a bound of detection power 1.00" in only(simulation).message
