@@ -18,14 +18,14 @@ _ANY: Final = ("index", "index", "exact", "wide", "wide", "special", "special", 
 _PRODUCT: Final = ("index", "exact", "wide", "wide", "wide", "special", "special", "sparse")
 """Products of "index" and "exact" soon leave the range of the dtype; "wide" values lie within 2**-6 and 2**6."""
 _CROWD: Final = ("index", "index", "exact", "exact", "sparse")
-_SUMS: Final = frozenset({"sum", "avg", "product", "premul_sum"})
+SUMS: Final = frozenset({"sum", "avg", "product", "premul_sum"})
 
 
 @cache
 def payloads(reduce_op: str | None, dtype: str, ranks: int) -> tuple[str, ...]:
     """Payloads for a call over `ranks` ranks, in shrinking order; repetition is weight."""
     rounds = DTYPES[dtype].kind in (Kind.FLOAT, Kind.COMPLEX)
-    if reduce_op in _SUMS and rounds and ranks > MEMBERSHIP:
+    if reduce_op in SUMS and rounds and ranks > MEMBERSHIP:
         return _CROWD
     return _PRODUCT if reduce_op == "product" else _ANY
 

@@ -1,26 +1,27 @@
-"""Programs: calls over distinct tensors, legal and within the memory budget by construction.
+"""Programs: calls over tensors, legal and within the memory budget by construction.
 
 Each call is first drawn as a flat list of decisions, nearly the same list for every op, and then built into tensors. So
-the shrinker can make one call simpler, or take it away, without disturbing the other decisions.
+the shrinker can make one call simpler, or take it away, without disturbing the other decisions. A later call is drawn
+like a first one, and then linked to the earlier ones where its link fits (`strategies.links`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Final
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from corpus.case import ROOTED, Call, Tensor, TensorSpec
+from corpus.case import MAX_CALLS, ROOTED, Call, Case, Relation, Tensor, TensorSpec, World
 from corpus.dtypes import DTYPES
 from strategies.boundaries import draw_size, sizes
 from strategies.calls import (
     FORMS,
     LISTS,
     PATTERNS,
-    PLAIN_INPUT,
     WHOLE,
     Shape,
     gives_list,
@@ -34,7 +35,9 @@ from strategies.calls import (
 from strategies.choose import MOST, choose, seldom
 from strategies.dtypes import draw_dtype
 from strategies.layouts import INPUTS, OUTPUTS, PLAIN, Plan, lay_out
-from strategies.payloads import draw_payload, payloads
+from strategies.links import Link, Past, Wanted, computed, draw_link, legal, settle_waits
+from strategies.payloads import draw_payload
+from strategies.relations import RELATIONS, Origin, draw_relation
 from strategies.shapes import draw_arrangement, shape_of
 from strategies.space import Menu, Space
 from strategies.worlds import Groups, Members, draw_members
@@ -69,23 +72,50 @@ class Decisions:
     factor: float | None
     root: int | None
     peer: int | None
-    again: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A call with its tensors, and the local computation that comes before it, if any. `fresh`: its inputs are new."""
+
+    call: Call
+    tensors: tuple[Tensor, ...]
+    before: tuple[Call, ...] = ()
+    fresh: bool = True
 
 
 class Program:
-    """A program as it grows, in a world of `world` ranks, with `memory` bytes a rank for the tensors of one call."""
+    """A program of `count` calls as it grows, in a world of `world` ranks."""
 
-    def __init__(self, space: Space, world: int, menu: Menu, memory: int) -> None:
+    def __init__(self, space: Space, world: int, menu: Menu, count: int) -> None:
         self.space = space
         self.world = world
         self.menu = menu
         self.ops = tuple(op for op in menu for _ in range(1 if op == "barrier" else 4))
-        self.memory = memory
+        self.memory = space.memory // count
+        """Bytes a rank for the tensors of one call."""
+        self.count = count
         self.groups = Groups()
-        self.calls: list[Call] = []
-        self.tensors: list[Tensor] = []
-        # Inputs of the same shape on every rank that no call writes.
-        self._readable: list[Tensor] = []
+        self.calls: tuple[Call, ...] = ()
+        self.tensors: tuple[Tensor, ...] = ()
+        self.relations: tuple[Relation, ...] = ()
+        self.drawn = 0
+        self.last: tuple[Decisions, Built] | None = None
+        """The last call, if it has tensors."""
+        self.company: tuple[str, Members] | None = None
+        """Name and ranks of the last call's group."""
+        # By index of a call: how many more calls are begun before it is waited for.
+        self._delays: dict[int, int] = {}
+        self._spent: frozenset[str] = frozenset()
+
+    def case(self, *built: Built) -> Case:
+        """The program so far, with these calls behind."""
+        return Case(
+            self.space.backend,
+            World(self.world, self.groups.all()),
+            self.tensors + tuple(tensor for each in built for tensor in each.tensors),
+            self.calls + tuple(call for each in built for call in (*each.before, each.call)),
+        )
 
     def consumes(self, op: str) -> bool:
         """Whether a call may overwrite its inputs, by contract or because the flags ask for it."""
@@ -93,60 +123,169 @@ class Program:
         may = contract.ops[op].returned and contract.in_place_from.value > 0
         return may or in_place(op, contract.ops[op])
 
-    def readable(self, op: str, reduce_op: str | None, ranks: int, room: int) -> Tensor | None:
-        """Return the newest input that another call of this kind can read too."""
-        for tensor in reversed(self._readable):
-            spec = tensor.spec
-            if (
-                spec.dtype in self.menu[op][reduce_op]
-                and spec.numel * (ranks if op in WHOLE else 1) <= room
-                and spec.payload in payloads(reduce_op, spec.dtype, ranks)
-            ):
-                return tensor
-        return None
+    def add(self, drawn: Decisions, link: Link) -> None:
+        """Build a call, linked to the earlier ones as far as they allow, and add it."""
+        built = self._linked(drawn, link) if self.calls else None
+        built = built or self._build(drawn)
+        self.tensors += built.tensors
+        self.calls += built.before
+        self._append(built.call, link)
+        self.last = drawn, built
+        if self.space.contract.ops[drawn.op].returned and self.consumes(drawn.op):
+            self._spent |= {*built.call.inputs, *built.call.outputs}
 
-    def add(self, drawn: Decisions) -> None:
-        """Build the tensors of a call, and add it."""
-        contract = self.space.contract.ops[drawn.op]
-        mutates, consumes = in_place(drawn.op, contract), self.consumes(drawn.op)
-        given, taken = shapes(drawn.op, drawn.chunk, len(drawn.members), drawn.form, drawn.pattern)
-        if drawn.again is not None:
-            inputs = [drawn.again]
-        else:
-            inputs = [
-                self._tensor(drawn, name, each, drawn.payload, writable=consumes)
-                for name, each in zip(self._names("x", len(given), listed=takes_list(drawn.op)), given, strict=True)
-            ]
-            self.tensors += inputs
-        outputs = inputs
-        if not mutates:
-            letter, payload = ("out", None) if contract.returned else ("y", "poison")
-            outputs = [
-                self._tensor(drawn, name, each, payload, writable=True)
-                for name, each in zip(self._names(letter, len(taken), listed=gives_list(drawn.op)), taken, strict=True)
-            ]
-            self.tensors += outputs
-            if not consumes and drawn.op in PLAIN_INPUT and len(set(given[0])) == 1:
-                self._readable += inputs
-        ragged = drawn.op == "all_to_all_single" and drawn.pattern != "even"
-        self.calls.append(
-            Call(
-                drawn.op,
-                tuple(tensor.name for tensor in inputs),
-                tuple(tensor.name for tensor in outputs),
-                group=drawn.group,
-                reduce_op=drawn.reduce_op,
-                root=drawn.root,
-                peer=drawn.peer,
-                splits=split_matrix(drawn.pattern, len(drawn.members), drawn.chunk[0]) if ragged else None,
-                factor=drawn.factor,
-                async_op=drawn.async_op,
+    def add_barrier(self, group: str, link: Link, *, async_op: bool) -> None:
+        """Add a barrier."""
+        self._append(Call("barrier", group=group, async_op=async_op), link)
+        self.last = None
+
+    def _append(self, call: Call, link: Link) -> None:
+        late = link.late if link.late is not None and link.late < len(self.members(call)) else None
+        self.calls += (replace(call, late=late),)
+        self.drawn += 1
+        self.company = call.group, self.members(call)
+        if call.async_op and link.wait:
+            self._delays[len(self.calls) - 1] = link.wait
+
+    def place(self, chosen: Members | None, link: Link, least: int) -> tuple[Members, bool]:
+        """Ranks of a call that needs at least so many, and whether they are the last call's."""
+        if link.company != "own" and self.company is not None and len(self.company[1]) >= least:
+            return self.company[1], True
+        return tuple(range(self.world)) if chosen is None else chosen, False
+
+    def name(self, chosen: Members | None, link: Link, *, shared: bool) -> str:
+        """Name of a call's group: of the chosen ranks, or, `shared`, of the last call's."""
+        if not shared or self.company is None:
+            return self.groups.name(chosen)
+        name, members = self.company
+        return self.groups.twin(name, members) if link.company == "twin" else name
+
+    def members(self, call: Call) -> Members:
+        """Global ranks that take part in a call."""
+        return World(self.world, self.groups.all()).ranks(call.group)
+
+    def relate(self, name: str) -> None:
+        """Add the calls of a relation with the last call, where it holds, is legal and fits."""
+        if self.last is None or not self.last[1].fresh:
+            return
+        drawn, built = self.last
+        partner = RELATIONS[name](
+            Origin(
+                self.space.contract,
+                self.menu,
+                self.world,
+                drawn.members,
+                built.call,
+                {tensor.name: tensor for tensor in self.tensors},
+                f"_{self.drawn + 1}",
             )
         )
+        if partner is None or len(self.calls) + len(partner.calls) > MAX_CALLS:
+            return
+        case = legal(
+            lambda: replace(
+                self.case(),
+                tensors=self.tensors + partner.tensors,
+                program=self.calls + partner.calls,
+                relations=(Relation(name, partner.left, partner.right, partner.exponent),),
+            ),
+            self.space.memory,
+        )
+        if case is not None:
+            self.tensors, self.calls, self.relations = case.tensors, case.program, case.relations
+
+    def finish(self) -> None:
+        """Let asynchronous calls be waited for as late as was drawn."""
+        if self._delays:
+            self.calls = settle_waits(self.calls, self._delays)
+
+    def _linked(self, drawn: Decisions, link: Link) -> Built | None:
+        """The call, with tensors of earlier calls; None where there are none that fit."""
+        if not (link.reads or link.into):
+            return None
+        past = Past(self.case(), self._spent)
+        for built in self._attempts(drawn, link, past):
+            if legal(partial(self.case, built), self.space.memory) is not None:
+                return built
+        return None
+
+    def _attempts(self, drawn: Decisions, link: Link, past: Past) -> Iterator[Built]:
+        found = past.inputs(self._wanted(drawn), link.reads) if link.reads else None
+        if found is not None:
+            tensors, chunk = found
+            dtype = tensors[0].on(drawn.members[drawn.root or 0]).dtype
+            count = tensor_count(drawn.op, self.space.contract.ops[drawn.op], len(drawn.members))
+            room = self.memory // (DTYPES[dtype].itemsize * count)
+            drawn = replace(drawn, chunk=chunk, dtype=dtype, room=room, form="joined", pattern="even")
+            if link.local is not None and len(tensors) == 1:
+                name = f"z_{self.drawn + 1}"
+                local = computed(link.local, tensors[0], drawn.members, drawn.group, name, self.space.memory_kind)
+                if local is not None:
+                    yield self._build(drawn, past, link, (local[0],), (local[1],))
+            yield self._build(drawn, past, link, tensors)
+        elif link.into:
+            yield self._build(drawn, past, link)
+
+    def _wanted(self, drawn: Decisions) -> Wanted:
+        op, ranks = drawn.op, len(drawn.members)
+        contract = self.space.contract.ops[op]
+        return Wanted(
+            op=op,
+            contract=contract,
+            reduce_op=drawn.reduce_op,
+            dtypes=self.menu[op][drawn.reduce_op],
+            members=drawn.members,
+            readers=(drawn.members[drawn.root or 0],) if op in ("scatter", "send_recv") else drawn.members,
+            writable=self.consumes(op),
+            room=self.memory // tensor_count(op, contract, ranks),
+        )
+
+    def _build(
+        self,
+        drawn: Decisions,
+        past: Past | None = None,
+        link: Link | None = None,
+        inputs: tuple[Tensor, ...] | None = None,
+        before: tuple[Call, ...] = (),
+    ) -> Built:
+        """Give a call its tensors: new ones, but for `inputs`, and for buffers that the link takes again."""
+        contract = self.space.contract.ops[drawn.op]
+        given, taken = shapes(drawn.op, drawn.chunk, len(drawn.members), drawn.form, drawn.pattern)
+        fresh = inputs is None
+        if inputs is None:
+            inputs = tuple(
+                self._tensor(drawn, name, each, drawn.payload, writable=self.consumes(drawn.op))
+                for name, each in zip(self._names("x", len(given), listed=takes_list(drawn.op)), given, strict=True)
+            )
+        outputs = inputs if in_place(drawn.op, contract) else None
+        if outputs is None and past is not None and link is not None and link.into and not contract.returned:
+            outputs = past.outputs(taken, drawn.dtype, drawn.members, inputs)
+        if outputs is None:
+            letter, payload = ("out", None) if contract.returned else ("y", "poison")
+            names = self._names(letter, len(taken), listed=gives_list(drawn.op))
+            outputs = tuple(
+                self._tensor(drawn, name, each, payload, writable=True) for name, each in zip(names, taken, strict=True)
+            )
+        ragged = drawn.op == "all_to_all_single" and drawn.pattern != "even"
+        call = Call(
+            drawn.op,
+            tuple(tensor.name for tensor in inputs),
+            tuple(tensor.name for tensor in outputs),
+            group=drawn.group,
+            reduce_op=drawn.reduce_op,
+            root=drawn.root,
+            peer=drawn.peer,
+            splits=split_matrix(drawn.pattern, len(drawn.members), drawn.chunk[0]) if ragged else None,
+            factor=drawn.factor,
+            async_op=drawn.async_op,
+        )
+        known = {tensor.name for tensor in self.tensors}
+        new = {tensor.name: tensor for tensor in (*inputs, *outputs) if tensor.name not in known}
+        return Built(call, tuple(new.values()), before, fresh)
 
     def _names(self, letter: str, count: int, *, listed: bool) -> list[str]:
         """x, or x0, x1, ... in a list; those of the second call end in _2."""
-        suffix = f"_{len(self.calls) + 1}" if self.calls else ""
+        suffix = f"_{self.drawn + 1}" if self.drawn else ""
         return [f"{letter}{place}{suffix}" for place in range(count)] if listed else [letter + suffix]
 
     def _tensor(
@@ -168,12 +307,13 @@ class Program:
                 own = spec(shape, plan)
                 if own != base:
                     overrides.append((drawn.members[place], own))
-        return Tensor(name, base, tuple(overrides))
+        return Tensor(name, base, tuple(sorted(overrides, key=lambda override: override[0])))
 
 
+@cache
 def _counts(most: int) -> tuple[int, ...]:
     """Numbers of calls, nearly always one: Hypothesis makes mutants of the programs that have more, five of each."""
-    return (*(1,) * min(12 * most, MOST - most), *range(2, most + 1))
+    return (*(1,) * min(24 * most, MOST - most), *range(2, most + 1))
 
 
 @cache
@@ -185,9 +325,13 @@ def _swaps(ranks: int) -> tuple[int | None, ...]:
 def draw_program(draw: DrawFn, space: Space, world: int, menu: Menu) -> Program:
     """Draw a program for a world of `world` ranks; most have one call."""
     count = choose(draw, "calls", _counts(space.max_calls))
-    program = Program(space, world, menu, space.memory // count)
+    program = Program(space, world, menu, count)
     for _ in range(count):
         draw(_call(program))
+    relation = draw_relation(draw)
+    if relation is not None:
+        program.relate(relation)
+    program.finish()
     return program
 
 
@@ -197,9 +341,10 @@ def _call(draw: DrawFn, program: Program) -> None:
     space, menu = program.space, program.menu
     op = choose(draw, "op", program.ops)
     contract = space.contract.ops[op]
-    chosen = draw_members(draw, program.world, space.least_world(op))
-    members = tuple(range(program.world)) if chosen is None else chosen
-    group, ranks = program.groups.name(chosen), len(members)
+    chosen = draw_members(draw, program.world, space.least_world(op), permuted=space.contract.permuted_groups.value)
+    link = draw_link(draw, program.world, several=space.max_calls > 1)
+    members, shared = program.place(chosen, link, space.least_world(op))
+    ranks = len(members)
     reduce_op = choose(draw, "reduce op", tuple(menu[op]))
     dtype = draw_dtype(draw, menu[op][reduce_op])
     itemsize = DTYPES[dtype].itemsize
@@ -208,7 +353,7 @@ def _call(draw: DrawFn, program: Program) -> None:
     chunk = shape_of(size // ranks if op in WHOLE else size, draw_arrangement(draw))
     first, second = INPUTS.draw(draw, space.layouts), OUTPUTS.draw(draw, space.layouts)
     swapped = choose(draw, "swapped", _swaps(ranks))
-    async_op = seldom(draw, "async") and contract.async_op
+    async_op = (seldom(draw, "async") or (link.wait > 0 and program.count > 1)) and contract.async_op
     payload = draw_payload(draw, reduce_op, dtype, ranks)
     # What follows depends on the op. It stands last, so that it disturbs nothing when the op is shrunk.
     variant = choose(draw, "variant", range(len(FORMS))) if op in WHOLE | LISTS else 0
@@ -221,15 +366,14 @@ def _call(draw: DrawFn, program: Program) -> None:
     peer = (
         (root + 1 + choose(draw, "peer", range(ranks - 1))) % ranks if op == "send_recv" and root is not None else None
     )
-    if op == "barrier":
-        program.calls.append(Call(op, group=group))
+    like = program.last if link.like else None
+    group = program.name(chosen, link, shared=shared or like is not None)
+    if like is not None:
+        program.add(replace(like[0], group=group, async_op=async_op), link)
         return
-    again = None
-    reads = op in PLAIN_INPUT and not program.consumes(op)
-    if len(program.calls) > 0 and choose(draw, "again", (False, True)) and reads:
-        again = program.readable(op, reduce_op, ranks, room)
-    if again is not None:
-        chunk, dtype, payload, variant = again.spec.shape, again.spec.dtype, str(again.spec.payload), 0
+    if op == "barrier":
+        program.add_barrier(group, link, async_op=async_op)
+        return
     if not chunk and op in WHOLE and not contract.stacked:
         chunk = (1,)  # scalars can only be stacked
     program.add(
@@ -251,6 +395,6 @@ def _call(draw: DrawFn, program: Program) -> None:
             factor=factor,
             root=root,
             peer=peer,
-            again=again,
-        )
+        ),
+        link,
     )

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from hypothesis.strategies import DrawFn
 
 from corpus.case import WORLD, Group
-from strategies.choose import choose
+from strategies.choose import Choice, choose
 
 Members: TypeAlias = tuple[int, ...]
 
@@ -41,26 +41,47 @@ def _choices(size: int, least: int) -> tuple[Members | None, ...]:
     return (*(None,) * _WORLD_WEIGHT, *groups)
 
 
+_ORDER: Final = Choice("order", (*("ascending",) * 14, "descending", "turned"))
+
+
+def _ordered(members: Members, order: str) -> Members:
+    """The ranks in another order: reversed, or with the first one last."""
+    return {"ascending": members, "descending": members[::-1], "turned": (*members[1:], members[0])}[order]
+
+
 def draw_size(draw: DrawFn, sizes: tuple[int, ...]) -> int:
     """Draw the world's size; `sizes` ascend."""
     return choose(draw, "world", sizes)
 
 
-def draw_members(draw: DrawFn, size: int, least: int) -> Members | None:
-    """Draw the global ranks of a group of at least `least` ranks; None, and mostly so, is the world."""
-    return choose(draw, "group", _choices(size, least))
+def draw_members(draw: DrawFn, size: int, least: int, *, permuted: bool = False) -> Members | None:
+    """Draw the global ranks of a group of at least `least` ranks, in group order, which ascends unless it may be
+    `permuted`; None, and mostly so, is the world.
+    """
+    members = choose(draw, "group", _choices(size, least))
+    if not permuted:
+        return members
+    everyone = tuple(range(size)) if members is None else members
+    ordered = _ordered(everyone, _ORDER.draw(draw))
+    return members if ordered == everyone else ordered
 
 
 class Groups:
     """The sub-groups of one case, named in the order in which the calls use them."""
 
     def __init__(self) -> None:
-        self._names: dict[Members, str] = {}
+        # By ranks, and by which of two groups of these ranks.
+        self._names: dict[tuple[Members, int], str] = {}
 
-    def name(self, members: Members | None) -> str:
-        """Return the name of a group, the same for the same ranks."""
-        return WORLD if members is None else self._names.setdefault(members, f"g{len(self._names)}")
+    def name(self, members: Members | None, copy: int = 0) -> str:
+        """Return the name of a group, the same for the same ranks and copy."""
+        return WORLD if members is None else self._names.setdefault((members, copy), f"g{len(self._names)}")
+
+    def twin(self, name: str, members: Members) -> str:
+        """Return the name of another group of the same ranks as this one, in the same order."""
+        copies = [copy for (_, copy), known in self._names.items() if known == name]
+        return self.name(members, 1 - copies[0] if copies else 0)
 
     def all(self) -> tuple[Group, ...]:
         """The groups that have been named."""
-        return tuple(Group(name, members) for members, name in self._names.items())
+        return tuple(Group(name, members) for (members, _), name in self._names.items())

@@ -31,7 +31,8 @@ def test_contiguous_all_reduce_is_clean(runner: Runner) -> None:
     ran = campaign(
         runner, worlds=(2, 3, 4), ops=("all_reduce", "broadcast", "reduce"), examples=150, layouts="contiguous"
     )
-    assert ran.findings == []
+    # NaN in MAX and MIN may be noted: gloo keeps it by position, and promises nothing.
+    assert [finding for finding in ran.findings if finding.bug] == []
 
 
 def test_the_same_seed_draws_the_same_cases(runner: Runner) -> None:

@@ -47,7 +47,12 @@ def _op(name: str) -> OpContract:
     )
 
 
-GLOO = Contract("gloo", {name: _op(name) for name in OPS}, views=Promise("right", _SOURCE))
+GLOO = Contract(
+    "gloo",
+    {name: _op(name) for name in OPS},
+    views=Promise("right", _SOURCE),
+    permuted_groups=Promise(True, _SOURCE),
+)
 """Like torch.distributed over gloo, with every op, dtype and reduce op."""
 
 _SUMS = {"sum": ("float32", "bfloat16", "float16")}

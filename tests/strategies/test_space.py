@@ -41,7 +41,7 @@ def test_filters_narrow():
         ({"worlds": (1,), "ops": ("all_gather",)}, "nothing is left to draw: fresh has all_reduce of float32"),
         ({"worlds": ()}, "worlds"),
         ({"max_calls": 0}, "max_calls"),
-        ({"memory": 100}, "memory: at least 384 bytes"),
+        ({"memory": 100}, "memory: at least 640 bytes"),
         ({"thresholds": (FAMOUS,) * 37}, "thresholds: at most 36, not 37"),
         ({"memory_kind": "tape"}, "memory_kind"),
         ({"layouts": "odd"}, "layouts"),
