@@ -72,6 +72,12 @@ class Contract:
     """`reduce`: what may happen to the buffers of the ranks that are not the root."""
     in_place_from: Promise[int] = Promise(0, "default: an out-of-place call leaves its input alone")
     """Out-of-place all_reduce of this many elements or more may overwrite its input, and return it; 0: never."""
+    illegal: Mapping[str, Promise[tuple[str, ...]]] = field(default_factory=dict)
+    """By what is wrong with a program (`corpus.case.ILLEGAL`): the collectives that raise then, on every rank that can
+    know of it. Absent: nothing is promised.
+    """
+    permuted_groups: Promise[bool] = Promise(False, "default: a group has its ranks in ascending order")
+    """A group can have its ranks in any order, which is then the order of its own ranks."""
     bool_reduction: Promise[bool] = Promise(True, "default: bool is a number of 0 and 1, and a sum is an or")
     """bool in SUM and PRODUCT is the logical or and and."""
 

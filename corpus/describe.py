@@ -12,6 +12,7 @@ def describe(case: Case) -> list[str]:
     lines[0] += "".join(f", group {group.name} = {list(group.ranks)}" for group in case.world.groups)
     lines[0] += "".join(f", {name}={value}" for name, value in case.flags)
     lines[0] += f", fault {case.fault}" if case.fault else ""
+    lines[0] += f", {case.mode}" if case.mode != "eager" else ""
     lines += [line for tensor in case.tensors for line in _tensor(case, tensor)]
     lines += [describe_call(call) for call in case.program]
     for rank, program in case.programs:
@@ -24,7 +25,8 @@ def describe(case: Case) -> list[str]:
 
 def _tensor(case: Case, tensor: Tensor) -> list[str]:
     ranks = holders(case, tensor.name)
-    where = "" if len(ranks) == case.world.size else f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    where = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else " on no rank"
+    where = "" if len(ranks) == case.world.size else where
     lines = [f"{tensor.name}: {describe_spec(tensor.spec)}{where}"]
     lines += [f"{tensor.name} on rank {rank}: {describe_spec(spec)}" for rank, spec in tensor.overrides]
     if tensor.data is not None:

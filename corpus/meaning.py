@@ -68,6 +68,18 @@ def holders(case: Case, name: str) -> tuple[int, ...]:
     return tuple(sorted({rank for rank, use in everywhere if name in use.inputs + use.outputs}))
 
 
+def overwrites(case: Case) -> bool:
+    """Whether some call may write a tensor that an earlier one has used, so that it holds two things in turn."""
+    for rank in range(case.world.size):
+        used: set[str] = set()
+        for call in case.calls(rank):
+            use = uses(case, call, rank)
+            if used & {*use.outputs}:
+                return True
+            used |= {*use.inputs, *use.outputs}
+    return False
+
+
 def writes(case: Case, call: Call, rank: int) -> tuple[str, ...]:
     """Outputs that `call` may write on `rank`: those that have pieces there."""
     return tuple(name for name in uses(case, call, rank).outputs if pieces(case, call, rank, name))
@@ -216,19 +228,62 @@ def check(case: Case) -> None:
         CaseError: it is not, or this version does not run it; one line that says what and where.
     """
     if case.illegal is not None:
-        for rank in range(case.world.size):
-            for index, call in enumerate(case.calls(rank)):
-                _check_arity(case, call, f"rank {rank}, call {index} {call.op}")
-    else:
-        for index, call in enumerate(case.program):
-            where = f"program[{index}] {call.op}"
-            _check_arity(case, call, where)
-            _check_sizes(case, call, where)
-            _check_flight(case, index, where)
-        Flow(case)
+        _check_illegal(case)
+        return
+    _check_legal(case)
     for tensor in case.tensors:
         if not holders(case, tensor.name):
             raise CaseError(f"tensor {tensor.name}: no call uses it")
+
+
+def _check_legal(case: Case) -> None:
+    for index, call in enumerate(case.program):
+        where = f"program[{index}] {call.op}"
+        _check_arity(case, call, where)
+        _check_sizes(case, call, where)
+        _check_flight(case, index, where)
+    Flow(case)
+
+
+def _check_illegal(case: Case) -> None:
+    """What raises on a rank has to be the library: each call can be handed to it. And there is a mistake, where the
+    program alone can show it."""
+    if case.relations:
+        raise CaseError("relations: the results of an illegal program have none")
+    for rank in range(case.world.size):
+        for index, call in enumerate(case.calls(rank)):
+            where = f"rank {rank}, call {index} {call.op}"
+            if call.local:
+                raise CaseError(f"{where}: an illegal program has no local computations")
+            _check_arity(case, call, where)
+            size = len(case.ranks(call))
+            if call.splits is not None and (
+                len(call.splits) != size or any(len(row) != size or min(row) < 0 for row in call.splits)
+            ):
+                raise CaseError(f"{where}: splits must be a {size} x {size} matrix of counts")
+            for name in call.inputs:
+                if case.tensor(name).on(rank).payload is None:
+                    raise CaseError(f"{where}: input {name} has no payload")
+    if case.illegal in _PROGRAMS_DIFFER:
+        if all(case.calls(rank) == case.program for rank in range(case.world.size)):
+            raise CaseError(f"illegal: every rank runs the same program, so they agree about {case.illegal}")
+        return
+    if case.programs:
+        raise CaseError(f"programs: ranks that differ by {case.illegal} run the same program")
+    if case.illegal in _LIBRARY_DECIDES:
+        _check_legal(case)
+        return
+    try:
+        _check_legal(case)
+    except CaseError:
+        return
+    raise CaseError(f"illegal: nothing is wrong with the program's {case.illegal}")
+
+
+_PROGRAMS_DIFFER = frozenset({"reduce op", "root", "group", "order", "count"})
+"""Mistakes that are made by ranks that run programs of their own."""
+_LIBRARY_DECIDES = frozenset({"unsupported dtype", "device"})
+"""Mistakes in programs that would be legal for another library."""
 
 
 def _check_arity(case: Case, call: Call, where: str) -> None:
@@ -298,10 +353,13 @@ def _check_source(case: Case, call: Call, piece: Piece, source: Source, name: st
 def _check_splits(case: Case, call: Call, ranks: tuple[int, ...], where: str) -> None:
     size = len(ranks)
     if call.op == "reduce_scatter_tensor":
+        each = _numel(case, call.outputs[0], ranks[0])
         for rank in ranks:
-            have, each = _numel(case, call.inputs[0], rank), _numel(case, call.outputs[0], rank)
+            have, mine = _numel(case, call.inputs[0], rank), _numel(case, call.outputs[0], rank)
             if have != each * size:
                 raise CaseError(f"{where}: input of {have} elements on rank {rank} is not {size} x {each}")
+            if mine != each:
+                raise CaseError(f"{where}: outputs of {each} and, on rank {rank}, of {mine} elements")
         return
     matrix = split_matrix(case, call)
     if len(matrix) != size or any(len(row) != size or min(row) < 0 for row in matrix):

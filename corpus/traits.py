@@ -14,16 +14,18 @@ PLAIN = {
     "dtype": ("float32",),
     "input layout": ("contiguous", "-"),
     "output layout": ("contiguous", "-"),
-    "payload": ("index", "-"),
+    "payload": ("index", "-", "computed"),
     "ranks": ("2", "1"),
     "group": ("world",),
+    "late": ("-",),
     "wait": ("sync",),
     "sizes": ("equal",),
     "form": ("-", "concatenated"),
+    "mistake": ("-",),
 }
 """By trait: the values that need no mention."""
 
-IDENTITY = frozenset({"input layout", "output layout", "form", "sizes"})
+IDENTITY = frozenset({"input layout", "output layout", "form", "sizes", "mistake"})
 """Traits that tell bugs apart where they are not plain: strided and lazily negated tensors fail for two reasons."""
 
 
@@ -53,7 +55,7 @@ def traits(case: Case, index: int) -> dict[str, str]:
     call = case.program[max(index, 0)]
     inputs, outputs = specs(case, call)
     first = (inputs or outputs or [TensorSpec(())])[0]
-    payloads = {str(spec.payload) for spec in inputs}
+    payloads = {spec.payload if spec.payload not in (None, "poison") else "computed" for spec in inputs}
     return {
         "reduce op": call.reduce_op or "-",
         "dtype": first.dtype,
@@ -61,11 +63,20 @@ def traits(case: Case, index: int) -> dict[str, str]:
         "output layout": _layouts(outputs),
         "payload": min(payloads) if payloads else "-",
         "ranks": str(len(case.ranks(call))),
-        "group": "world" if call.group == WORLD else "sub-group",
+        "group": _group(case, call),
+        "late": "-" if call.late is None else "late",
         "wait": "async" if call.async_op else "sync",
         "sizes": "uneven" if _uneven(call, inputs + outputs) else "equal",
         "form": _form(call, inputs, outputs),
+        "mistake": case.illegal or "-",
     }
+
+
+def _group(case: Case, call: Call) -> str:
+    ranks = case.ranks(call)
+    if call.group == WORLD:
+        return "world"
+    return "sub-group" if list(ranks) == sorted(ranks) else "permuted-group"
 
 
 def _uneven(call: Call, used: list[TensorSpec]) -> bool:
@@ -120,7 +131,7 @@ def key(case: Case, index: int, kind: str) -> str:
     count = elements(case, index)
     parts += ["empty"] if count == 0 and call.inputs else ["large"] if count > LARGE else []
     parts += [f"{name}={value}" for name, value in case.flags]
-    if len(case.program) > 1:
+    if len(case.program) > 1 and not case.relations:
         parts.append(f"{len(case.program)}-calls")
     slug = "-".join(dict.fromkeys(parts))
     return "".join(character if character.isalnum() or character in "_=." else "-" for character in slug)[:120]

@@ -79,6 +79,8 @@ class Buffer:
         self.view: torch.Tensor | None = None
         if self.spec.payload is None:
             return
+        if self.spec.memory == "cpu":
+            device = torch.device("cpu")
         self.payload = payload(case, name, rank)
         self.guard = guard(case, name, rank)
         self.base = torch.empty(self.spec.storage_elements, dtype=torch_dtype(self.spec.dtype), device=device)

@@ -133,6 +133,12 @@ class IllegalFailure(Failure):
     oracle = "illegal"
 
 
+class BarrierFailure(Failure):
+    """A rank left a barrier that another one had not entered."""
+
+    oracle = "barrier"
+
+
 class SchemaFailure(Failure):
     """What a registered operator's schema or fake says is not what happened."""
 

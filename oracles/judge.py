@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from corpus.case import Case
 from corpus.codec import digest
 from corpus.contract import Contract
 from corpus.meaning import Flow, uses
-from oracles import agreement, errors, liveness, numeric, preservation
+from oracles import agreement, barrier, errors, fold, illegal, liveness, numeric, preservation, relations, schema
 from oracles.failure import Failure
 from oracles.observation import Observation, Status
 
@@ -20,7 +21,8 @@ class Judgement:
 
     `failures` in a fixed order. `refused`: every rank refused it, as the contract allows. `unspecified` counts elements
     and buffers of which the contract says nothing, `bound_only` elements that only a bound judged. `lost` is why there
-    is no verdict, "" where there is one.
+    is no verdict, "" where there is one. `folds`: the orders of additions that were seen, in words. `power`: the mean
+    detection power of the verdicts by bound, None where there are none.
     """
 
     failures: list[Failure] = field(default_factory=list)
@@ -28,6 +30,8 @@ class Judgement:
     unspecified: int = 0
     bound_only: int = 0
     lost: str = ""
+    folds: tuple[str, ...] = ()
+    power: float | None = None
 
 
 def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -> Judgement:
@@ -44,6 +48,9 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
     lost = [seen for seen in observations if seen.status is Status.LOST]
     if lost:
         return Judgement(lost="; ".join(f"rank {seen.rank}: {seen.error or 'lost'}" for seen in lost))
+    if case.illegal is not None:
+        badly = list(illegal.judge(case, contract, observations))
+        return Judgement(failures=[*badly], refused=not badly)
     statuses = {seen.status for seen in observations}
     found: Iterable[Failure]
     refused = False
@@ -59,7 +66,10 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
         found = [
             *_causes(case, observations, numeric.judge(case, contract, observations)),
             *preservation.judge(case, contract, observations),
+            *barrier.judge(case, contract, observations),
             *_causes(case, observations, agreement.judge(case, contract, observations)),
+            *schema.judge(case, contract, observations),
+            *_causes(case, observations, relations.judge(case, contract, observations)),
         ]
     outputs = [entry for seen in observations for entry in seen.reports.get("numeric", {}).get("outputs", ())]
     skipped = sum(seen.reports.get("preservation", {}).get("unspecified", 0) for seen in observations)
@@ -68,7 +78,16 @@ def judge(case: Case, contract: Contract, observations: Sequence[Observation]) -
         refused=refused,
         unspecified=skipped + sum(entry["judged"].get("unspecified", 0) for entry in outputs),
         bound_only=sum(entry["judged"].get("bound", 0) for entry in outputs),
+        folds=tuple(fold.judge(case, observations)),
+        power=_power(outputs),
     )
+
+
+def _power(outputs: Iterable[Mapping[str, Any]]) -> float | None:
+    """The mean detection power of the elements that a bound judged, as far as it is known."""
+    known = [(entry["power"], entry["judged"].get("bound", 0)) for entry in outputs if entry["power"] is not None]
+    total = sum(count for _, count in known)
+    return sum(power * count for power, count in known) / total if total else None
 
 
 def _causes(case: Case, observations: Sequence[Observation], failures: Iterable[Failure]) -> Iterator[Failure]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus.case import Case
 from corpus.contract import Contract
-from oracles import numeric, preservation
+from oracles import fold, numeric, preservation, relations
 from oracles.contents import Contents
 
 if TYPE_CHECKING:
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def observe(case: Case, contract: Contract, rank: int, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
     """Return what each oracle's observing half saw on `rank` (global), by oracle name: small and JSON-able."""
     contents = Contents(case, contract)
-    return {
+    reports = {
         "numeric": numeric.observe(contents, rank, buffers),
         "preservation": preservation.observe(contents, rank, buffers),
     }
+    reports["fold"] = fold.observe(contents, rank, buffers, reports["numeric"]["outputs"])
+    if case.relations:
+        reports["relations"] = relations.observe(contents, rank, buffers)
+    return reports

@@ -126,7 +126,10 @@ def _overwritten(contents: Contents, buffer: Buffer) -> Iterator[dict[str, Any]]
     if first is None or first not in buffer.saved:
         return
     case = contents.case
-    reader = next(i for i, call in enumerate(case.program) if buffer.name in uses(case, call, buffer.rank).inputs)
+    calls = enumerate(case.program[:first])
+    reader = next((index for index, call in calls if buffer.name in uses(case, call, buffer.rank).inputs), None)
+    if reader is None:
+        return  # an output that an earlier call left alone, or a buffer of its own
     if _may_reduce_in_place(contents.contract, case.program[reader], buffer.spec.numel):
         return
     role = _Role(reader, free=False, left_alone=False, unspecified=False, allowed=False)

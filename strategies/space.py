@@ -27,7 +27,8 @@ class Space:
     """What may be drawn for one configuration.
 
     `flags` are drawn with the case (call scope); `set_flags` stand in every case. `ops`, `dtypes` and `reduce_ops` None
-    mean all that the contract has. `memory` is in bytes a rank, the library's own tensors included.
+    mean all that the contract has. `memory` is in bytes a rank, the library's own tensors included. `illegal`: programs
+    with a mistake in them are drawn, in place of legal ones. `modes`: how programs are run, the plainest first.
 
     Raises:
         ValueError: a filter names what the contract does not have, or nothing is left; the message says what there is.
@@ -46,13 +47,17 @@ class Space:
     layouts: Layouts = "any"
     memory: int = DEFAULT_MEMORY
     memory_kind: str = "cpu"
-    max_calls: int = 3
+    max_calls: int = 5
+    illegal: bool = False
+    modes: tuple[str, ...] = ("eager",)
 
     def __post_init__(self) -> None:
         if not self.worlds or not all(1 <= size <= MAX_WORLD for size in self.worlds):
             raise ValueError(f"worlds: sizes from 1 to {MAX_WORLD}, not {self.worlds}")
         if not 1 <= self.max_calls <= MAX_CALLS:
             raise ValueError(f"max_calls: 1 to {MAX_CALLS}, not {self.max_calls}")
+        if not self.modes or self.modes[0] != "eager":
+            raise ValueError(f"modes: eager first, not {self.modes}")
         if self.layouts not in ("any", "contiguous"):
             raise ValueError(f"layouts: any or contiguous, not {self.layouts}")
         if self.memory_kind not in MEMORY_KINDS:
@@ -66,6 +71,8 @@ class Space:
             if flag.scope is not Scope.CALL:
                 raise ValueError(f"flag {flag.name}: has {flag.scope} scope, so it belongs to set_flags")
         self._check_filters()
+        if self.illegal and not any(self.menu(size) for size in self.worlds if size > 1):
+            raise ValueError(f"worlds: an illegal program needs a call of 2 ranks or more, which {self.worlds} has not")
         if not any(self.menu(size) for size in self.worlds):
             raise ValueError(
                 f"nothing is left to draw: {self.backend} has {self._offer()}, which these ops, dtypes, reduce ops and "
