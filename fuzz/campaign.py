@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 import unittest
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
@@ -21,12 +22,14 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from corpus.case import Case
 from corpus.codec import digest
 from corpus.payload import key as hash_key
-from corpus.traits import key
 from fuzz import events
-from fuzz.finding import Finding
-from fuzz.runner import DEADLINE, Outcome, Runner
+from fuzz.against import Translation, compare, translate
+from fuzz.finding import Finding, Standing, name_of, place, standing
+from fuzz.flaky import repeats
+from fuzz.runner import DEADLINE, NotRun, Outcome, Runner
 from fuzz.variations import Reach, plainer, variations
-from oracles.failure import Failure
+from oracles.failure import Failure, Verdict
+from oracles.judge import Judgement
 from oracles.observation import Status
 from strategies.cases import cases
 from strategies.space import Space
@@ -38,7 +41,13 @@ REUSE_ROUNDS = 20
 """Bugs of earlier runs that are looked for before anything is drawn."""
 
 RERUNS = 3
-"""How often a minimal case is run again to say whether it always fails."""
+"""How often a case is run again, when it fails first and when it is minimal, to say whether it always fails."""
+
+ESTIMATE_RUNS, ESTIMATE_SECONDS = 12, 10.0
+"""How often, and for how long, one that does not is run again to guess how often its candidates must be run."""
+
+FLAKY_RUNS, FLAKY_SECONDS = 30, 20.0
+"""How often, and for how long, a minimal case that does not always fail is run again to tell its rate."""
 
 SHRINK_SECONDS = 60.0
 """Time to shrink one bug; then the smallest case so far is kept."""
@@ -74,9 +83,23 @@ class Found(Exception):
     """A case failed in a way that no earlier finding explains; one subclass for each symptom."""
 
 
+class Symptom(NamedTuple):
+    """What the failures of one bug share, whatever the size."""
+
+    backend: str
+    op: str
+    kind: str
+    standing: Standing
+
+
+def symptom_of(outcome: Outcome, failure: Failure) -> Symptom:
+    """The symptom of one failure of a run."""
+    return Symptom(outcome.case.backend, failure.op, failure.kind, standing(failure))
+
+
 @cache
-def _symptom(op: str, kind: str) -> type[Found]:
-    return type(f"Found_{op}_{kind}".replace(" ", "_"), (Found,), {})
+def _found(symptom: Symptom) -> type[Found]:
+    return type("Found_" + "_".join(symptom).replace(" ", "_"), (Found,), {})
 
 
 class _OutOfTimeError(BaseException):
@@ -88,10 +111,12 @@ class _Round:
     """What one round of Hypothesis came to."""
 
     drawn: int = 0
-    target: tuple[str, str] | None = None
+    target: Symptom | None = None
     smallest: tuple[Outcome, list[Failure]] | None = None
     kinds: set[str] = field(default_factory=set)
     give_up: float | None = None
+    repeats: int = 1
+    """Runs after which a case that is as flaky as the one being shrunk would have failed."""
 
 
 class InternalError(BaseException):
@@ -115,7 +140,7 @@ class Campaign:
     """One run of the fuzzer over one space.
 
     `database` is where Hypothesis keeps failing examples between runs (None: nowhere). `listener` is told every event.
-    `store` keeps what is found.
+    `store` keeps what is found. `against` names a second backend that runs the same programs, where it can.
     """
 
     def __init__(
@@ -128,6 +153,7 @@ class Campaign:
         database: Path | None,
         listener: events.Listener,
         store: Store,
+        against: str | None = None,
     ) -> None:
         self._runner = runner
         self._space = space
@@ -136,6 +162,7 @@ class Campaign:
         self._database = None if database is None else DirectoryBasedExampleDatabase(database)
         self._tell = listener
         self._store = store
+        self._against = against
         self._strategy = cases(space)
         self._started = time.perf_counter()
         self._last = self._started
@@ -148,7 +175,13 @@ class Campaign:
             "unspecified": 0,
             "bound_only": 0,
             "incidents": 0,
+            "compared": 0,
+            "not_comparable": 0,
+            "both_legal_different": 0,
         }
+        self._folds: Counter[str] = Counter()
+        # The detection power of each verdict by bound, summed, and how many there are.
+        self._power, self._powers = 0.0, 0
         self._draw_seconds = 0.0
         self._lost = 0
         self._hang = False
@@ -169,7 +202,11 @@ class Campaign:
         except KeyboardInterrupt:
             interrupted = True
         finished = events.Finished(
-            findings=len(self.findings),
+            findings=sum(one.bug for one in self.findings),
+            noted=sum(not one.bug for one in self.findings),
+            power=self._power / self._powers if self._powers else None,
+            folds=tuple(self._folds.most_common()),
+            against=self._against,
             rebuilds=self._runner.rebuilds,
             seconds=time.perf_counter() - self._started,
             draw_seconds=self._draw_seconds,
@@ -237,7 +274,7 @@ class Campaign:
                 self._keep(*state.smallest, state.kinds, shrunk=False)
             raise
         if state.smallest is not None:
-            self._examine(*state.smallest, state.kinds)
+            self._examine(*state.smallest, state.kinds, state.repeats)
         self._hang = False
         return state
 
@@ -253,25 +290,24 @@ class Campaign:
                 self._counts["drawn"] += phase == "generate"
             elif state.give_up is not None and now > state.give_up:
                 raise _OutOfTimeError
-            outcome = self._run(case, phase if state.target is None else "shrink", drawing)
-            new = self._unexplained(outcome)
-            if state.target is not None:
-                # Another bug on the way is left for a later round, or the shrinker would run after it.
-                new = sorted(
-                    (failure for failure in new if failure.op == state.target[0]),
-                    key=lambda failure: failure.symptom != state.target,
-                )
-            if not new or (state.target is not None and new[0].symptom != state.target):
+            for run in range(state.repeats):
+                outcome = self._run(case, phase if state.target is None else "shrink", 0.0 if run else drawing)
+                if new := self._aimed(outcome, state.target):
+                    break
+            else:
                 return
-            symptom = new[0].symptom
+            symptom = symptom_of(outcome, new[0])
+            state.smallest = (outcome, new)
+            state.kinds |= _kinds(outcome, new, symptom)
             if state.target is None:
                 state.target = symptom
-                state.give_up = now + SHRINK_SECONDS
                 self._hang = new[0].kind == "hang"
                 self._suspect(outcome, new)
-            state.smallest = (outcome, new)
-            state.kinds |= {failure.kind for failure in new if failure.op == symptom[0]}
-            raise _symptom(*symptom)(str(new[0]))
+                if not self._happens_again(outcome, new, state):
+                    state.target, state.smallest, state.kinds, self._hang = None, None, set(), False
+                    return
+                state.give_up = time.perf_counter() + SHRINK_SECONDS
+            raise _found(symptom)(str(new[0]))
         except Found:
             raise
         except Exception as error:  # a full disk, a defect of ours: nothing that Hypothesis should shrink
@@ -279,7 +315,77 @@ class Campaign:
         finally:
             self._last = time.perf_counter()
 
+    def _aimed(self, outcome: Outcome, target: Symptom | None) -> list[Failure]:
+        """The new failures of a run; while something is shrunk, those of its collective where its symptom is there."""
+        new = self._unexplained(outcome)
+        if target is None:
+            return new
+        # Another bug on the way is left for a later round, or the shrinker would run after it.
+        mine = sorted(
+            (failure for failure in new if failure.op == target.op),
+            key=lambda failure: symptom_of(outcome, failure) != target,
+        )
+        return mine if mine and symptom_of(outcome, mine[0]) == target else []
+
+    def _happens_again(self, outcome: Outcome, failures: list[Failure], state: _Round) -> bool:
+        """Run a case that failed for the first time again, to see whether it always fails; False: an incident."""
+        symptom = symptom_of(outcome, failures[0])
+        limit = time.perf_counter() + ESTIMATE_SECONDS
+        again = runs = 0
+        while runs < RERUNS or (again < runs < ESTIMATE_RUNS and time.perf_counter() < limit):
+            again += bool(_of(symptom, self._run(outcome.case, "examine", 0.0)))
+            runs += 1
+            if runs == RERUNS and again == 0 and _from_outside(outcome):
+                self._came_from_outside(outcome, failures)
+                return False
+        # It has failed once already.
+        state.repeats = 1 if again == runs else repeats((again + 1) / (runs + 1))
+        return True
+
+    def _came_from_outside(self, outcome: Outcome, failures: list[Failure]) -> None:
+        self._incident(f"{failures[0]} (did not happen again in {RERUNS} runs of the case)", outcome.case)
+        self._store.discard()
+
     def _run(self, case: Case, phase: str, drawing: float) -> Outcome:
+        """Run a case; where it is right and there is a second backend, on that too, and return what is wrong there."""
+        outcome = self._run_alone(case, phase, drawing)
+        judgement = outcome.judgement
+        if self._against is None or case.backend != self._space.backend:
+            return outcome
+        if judgement.failures or judgement.lost:
+            return outcome
+        translation = None if judgement.refused else translate(case, self._runner.backend(self._against))
+        second = None if translation is None else self._other(translation.case)
+        if translation is None or second is None:
+            self._counts["not_comparable"] += 1
+            return outcome
+        if second.judgement.failures:
+            return second
+        self._counts["compared"] += 1
+        found = compare(outcome, second, translation, self._runner.contract(case), self._runner.contract(second.case))
+        self._counts["both_legal_different"] += found.different
+        if found.divergence is None:
+            return outcome
+        return replace(outcome, judgement=replace(judgement, failures=[found.divergence]))
+
+    def _other(self, case: Case) -> Outcome | None:
+        """Run a translated case; None: it gives no result to compare."""
+        try:
+            outcome = self._runner.run(case)
+        except NotRun:
+            return None
+        self._count_lost(outcome.judgement, case)
+        return None if outcome.judgement.lost or outcome.judgement.refused else outcome
+
+    def _count_lost(self, judgement: Judgement, case: Case) -> None:
+        self._lost = self._lost + 1 if judgement.lost else 0
+        self._counts["lost"] += bool(judgement.lost)
+        if judgement.lost:
+            self._incident(judgement.lost, case)
+        if self._lost >= LOST_IN_A_ROW:
+            raise InternalError(f"{self._lost} cases in a row were lost: {judgement.lost}")
+
+    def _run_alone(self, case: Case, phase: str, drawing: float) -> Outcome:
         hangs = any(
             one.primary["kind"] == "hang" and one.op in {call.op for call in case.program} for one in self.findings
         )
@@ -291,12 +397,11 @@ class Campaign:
         self._counts["unspecified"] += judgement.unspecified
         self._counts["bound_only"] += judgement.bound_only
         self._draw_seconds += drawing
-        self._lost = self._lost + 1 if judgement.lost else 0
-        self._counts["lost"] += bool(judgement.lost)
-        if judgement.lost:
-            self._incident(judgement.lost, case)
-        if self._lost >= LOST_IN_A_ROW:
-            raise InternalError(f"{self._lost} cases in a row were lost: {judgement.lost}")
+        self._folds.update(dict.fromkeys(judgement.folds, 1))
+        if judgement.power is not None:
+            self._power += judgement.power * judgement.bound_only
+            self._powers += judgement.bound_only
+        self._count_lost(judgement, case)
         verdict = judgement.failures[0].kind if judgement.failures else "lost" if judgement.lost else "ok"
         if judgement.refused and not judgement.failures:
             verdict = "refused"
@@ -309,14 +414,19 @@ class Campaign:
         self._tell(events.Incident(text, digest(case)))
 
     def _unexplained(self, outcome: Outcome) -> list[Failure]:
-        """The failures of a case that no finding explains, in the oracles' order.
+        """The failures of a case that no finding explains, in the oracles' order; where there are bugs, only those.
 
         In a program of several calls one bug has consequences in later calls (an input that was overwritten is wrong
         for the next reader). So where a finding explains one failure, the others wait for a program of their own.
         """
         new, known = [], set()
-        for failure in outcome.judgement.failures:
-            explained = [one.key for one in self.findings if one.explains(outcome.case, failure.call, failure.kind)]
+        failures = outcome.judgement.failures
+        for failure in [failure for failure in failures if failure.bug] or failures:
+            explained = [
+                one.key
+                for one in self.findings
+                if one.explains(outcome.case, failure.call, failure.kind, standing(failure))
+            ]
             known |= set(explained[:1])
             if not explained:
                 new.append(failure)
@@ -329,60 +439,113 @@ class Campaign:
         self._store.suspect(self._finding(outcome, failures, frozenset(), Reach({}, {}), 0, 0, shrunk=False))
         self._tell(events.Suspected(failures[0].op, failures[0].kind, digest(outcome.case)))
 
-    def _examine(self, outcome: Outcome, failures: list[Failure], kinds: set[str]) -> None:
-        """Run the minimal case again, make it plainer, try its neighbours, and record the bug."""
-        symptom = failures[0].symptom
-        again = 0
-        for _ in range(RERUNS):
+    def _examine(self, outcome: Outcome, failures: list[Failure], kinds: set[str], often: int) -> None:
+        """Run the minimal case again, make it plainer, try its neighbours, and record the bug.
+
+        `often`: runs that show it, by what is known so far.
+        """
+        symptom = symptom_of(outcome, failures[0])
+        limit = time.perf_counter() + FLAKY_SECONDS
+        again = runs = 0
+        while runs < RERUNS or ((again < runs or often > 1) and runs < FLAKY_RUNS and time.perf_counter() < limit):
             rerun = self._run(outcome.case, "examine", 0.0)
+            runs += 1
             if mine := _of(symptom, rerun):
                 again += 1
                 outcome, failures = rerun, mine
-                kinds |= {failure.kind for failure in rerun.judgement.failures if failure.op == symptom[0]}
-        if again == 0 and _from_outside(outcome):
-            self._incident(f"{failures[0]} (did not happen again in {RERUNS} runs of the case)", outcome.case)
-            self._store.discard()
-            return
+                kinds |= _kinds(rerun, rerun.judgement.failures, symptom)
+            elif runs == RERUNS and again == 0 and _from_outside(outcome):
+                self._came_from_outside(outcome, failures)
+                return
+        often = repeats(again / runs)
         original = outcome.case
-        if again == RERUNS:
-            outcome, failures = self._plainer(outcome, failures)
+        if again:
+            outcome, failures = self._plainer(outcome, failures, often)
+        if outcome.case != original and again < runs:
+            # The rate is told of the case that is told.
+            again, runs = self._rate(outcome, symptom)
         first = failures[0]
         for position, known in enumerate(self.findings):
-            if known.explains(outcome.case, first.call, first.kind):
+            if known.explains(outcome.case, first.call, first.kind, symptom.standing):
                 # A trait that told it apart does not matter: a value that passed before did so by chance.
                 self.findings[position] = known.widened(original, first.call, frozenset(kinds))
                 self._store.discard()
                 self._tell(events.Seen(known.key))
                 return
-        self._keep(outcome, failures, kinds, again=again, runs=RERUNS, reach=self._reach(outcome, first, kinds))
+        reach = self._reach(outcome, first, kinds, often) if again else None
+        agrees = self._vote(outcome.case, first)
+        self._keep(outcome, failures, kinds, again=again, runs=runs, reach=reach, agrees=agrees)
 
-    def _plainer(self, outcome: Outcome, failures: list[Failure]) -> tuple[Outcome, list[Failure]]:
+    def _rate(self, outcome: Outcome, symptom: Symptom) -> tuple[int, int]:
+        """How often a flaky case fails, and of how many runs."""
+        limit = time.perf_counter() + FLAKY_SECONDS
+        again = runs = 0
+        while runs < RERUNS or (runs < FLAKY_RUNS and time.perf_counter() < limit):
+            again += bool(_of(symptom, self._run(outcome.case, "examine", 0.0)))
+            runs += 1
+        return again, runs
+
+    def _plainer(self, outcome: Outcome, failures: list[Failure], often: int) -> tuple[Outcome, list[Failure]]:
         """Drop the traits that the failure does not need.
 
         Hypothesis shrinks to what no known bug explains; here a case may become one that a known bug explains.
         """
+        limit = time.perf_counter() + EXAMINE_SECONDS
+        symptom = symptom_of(outcome, failures[0])
         changed = True
         while changed:
             changed = False
-            for variation in plainer(outcome.case, failures[0].call):
-                trial = self._run(variation.case, "examine", 0.0)
-                if mine := _of(failures[0].symptom, trial):
+            for variation in plainer(outcome.case, place(outcome.case, failures[0].call)):
+                if often > 1 and time.perf_counter() > limit:
+                    return outcome, failures
+                trial = self._repeatedly(variation.case, symptom, often)
+                if mine := _of(symptom, trial):
                     outcome, failures, changed = trial, mine, True
                     break
         return outcome, failures
 
-    def _reach(self, outcome: Outcome, failure: Failure, kinds: set[str]) -> Reach:
+    def _repeatedly(self, case: Case, symptom: Symptom, often: int) -> Outcome:
+        """Run a case until it fails as one bug would, at most so often; return the last run."""
+        for _ in range(often):
+            outcome = self._run(case, "examine", 0.0)
+            if _kinds(outcome, outcome.judgement.failures, symptom):
+                break
+        return outcome
+
+    def _vote(self, case: Case, failure: Failure) -> str:
+        """Ask the other backend about a program on which one of them is wrong by the reference."""
+        if self._against is None or failure.verdict is not Verdict.WRONG:
+            return ""
+        mine = case.backend == self._space.backend
+        other = self._against if mine else self._space.backend
+        translation = translate(case, self._runner.backend(other))
+        if translation is None:
+            return ""
+        asked = translation.case if mine else self._as_drawn(translation)
+        outcome = self._other(asked)
+        if outcome is None:
+            return ""
+        if outcome.judgement.failures:
+            return f"{other} fails on this program too: {outcome.judgement.failures[0].kind}"
+        return f"the reference and {other} agree on this program"
+
+    def _as_drawn(self, translation: Translation) -> Case:
+        """A case of the second backend's, run as this campaign draws it for the first."""
+        return replace(translation.case, fault=self._space.fault, flags=self._space.set_flags)
+
+    def _reach(self, outcome: Outcome, failure: Failure, kinds: set[str], often: int) -> Reach:
+        symptom = symptom_of(outcome, failure)
         failed: dict[str, list[str]] = {}
         passed: dict[str, list[str]] = {}
         contract = self._runner.contract(outcome.case)
         limit = time.perf_counter() + EXAMINE_SECONDS
-        for variation in variations(outcome.case, failure.call, contract, self._space.memory):
+        for variation in variations(outcome.case, place(outcome.case, failure.call), contract, self._space.memory):
             if time.perf_counter() > limit:
                 break
-            judgement = self._run(variation.case, "examine", 0.0).judgement
-            mine = [one for one in judgement.failures if one.op == failure.op]
+            trial = self._repeatedly(variation.case, symptom, often)
+            mine = _kinds(trial, trial.judgement.failures, symptom)
             (failed if mine else passed).setdefault(variation.trait, []).append(variation.value)
-            kinds |= {one.kind for one in mine}
+            kinds |= mine
         return Reach(
             {trait: tuple(values) for trait, values in failed.items()},
             {trait: tuple(values) for trait, values in passed.items()},
@@ -398,19 +561,25 @@ class Campaign:
         runs: int,
         *,
         shrunk: bool,
+        agrees: str = "",
     ) -> Finding:
         # In the oracles' order, whichever of them was seen first on the way: so a bug has one name.
-        mine = [failure for failure in outcome.judgement.failures if failure.op == failures[0].op]
+        symptom = symptom_of(outcome, failures[0])
+        mine = sorted(
+            (failure for failure in outcome.judgement.failures if failure.op == symptom.op),
+            key=lambda failure: standing(failure) is not symptom.standing,
+        )
         return Finding(
-            key=key(outcome.case, mine[0].call, mine[0].kind),
+            key=name_of(outcome.case, mine[0]),
             case=outcome.case,
             failures=tuple(failure.to_json() for failure in mine),
-            kinds=kinds | {failure.kind for failure in mine},
+            kinds=kinds | _kinds(outcome, mine, symptom),
             again=again,
             runs=runs,
             reach=reach,
             versions=next((one.versions for one in outcome.observations if one.versions), ()),
             shrunk=shrunk,
+            agrees=agrees,
         )
 
     def _keep(
@@ -423,9 +592,11 @@ class Campaign:
         runs: int = 0,
         reach: Reach | None = None,
         shrunk: bool = True,
+        agrees: str = "",
     ) -> None:
         """Record a bug, or note that it is one that was found before under other circumstances."""
-        found = self._finding(outcome, failures, frozenset(kinds), reach or Reach({}, {}), again, runs, shrunk=shrunk)
+        reach = reach or Reach({}, {})
+        found = self._finding(outcome, failures, frozenset(kinds), reach, again, runs, shrunk=shrunk, agrees=agrees)
         for position, known in enumerate(self.findings):
             if known.key == found.key:
                 self.findings[position] = known.widened(found.case, found.call, found.kinds)
@@ -436,10 +607,15 @@ class Campaign:
         self._tell(events.Found(found, self._store.keep(found)))
 
 
-def _of(symptom: tuple[str, str], outcome: Outcome) -> list[Failure]:
+def _of(symptom: Symptom, outcome: Outcome) -> list[Failure]:
     """The failures of a run, those of the symptom first; none where it has none."""
-    failures = sorted(outcome.judgement.failures, key=lambda failure: failure.symptom != symptom)
-    return failures if failures and failures[0].symptom == symptom else []
+    failures = sorted(outcome.judgement.failures, key=lambda failure: symptom_of(outcome, failure) != symptom)
+    return failures if failures and symptom_of(outcome, failures[0]) == symptom else []
+
+
+def _kinds(outcome: Outcome, failures: list[Failure], symptom: Symptom) -> set[str]:
+    """The kinds among these failures that may be one bug: of the symptom's backend, collective and standing."""
+    return {failure.kind for failure in failures if symptom_of(outcome, failure)._replace(kind=symptom.kind) == symptom}
 
 
 def _from_outside(outcome: Outcome) -> bool:

@@ -130,6 +130,8 @@ def run(
     op: Annotated[list[str] | None, typer.Option(help="Only these collectives.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
     layout: Annotated[str, typer.Option(help="any or contiguous.")] = "any",
+    against: Annotated[str | None, typer.Option(help="A second backend that runs the same programs.")] = None,
+    illegal: Annotated[bool, typer.Option("--illegal", help="Draw programs with a mistake: are they refused?")] = False,
     memory: Memory = "1GiB",
     ray_address: RayAddress = None,
     out: Annotated[Path, typer.Option(help="Where run folders and the example database are.")] = Path("runs"),
@@ -152,6 +154,8 @@ def run(
         layouts=parse_layouts(layout),
         memory=parse_size(memory),
         ray_address=ray_address,
+        against=against,
+        illegal=illegal,
         out=out,
     )
     finished = fuzz(session)
@@ -226,7 +230,7 @@ def export(
         text = case_text(loaded.case)
     else:
         write = script if format == "script" else pytest_file
-        text = write(loaded.case, loaded.failures, title=loaded.title, versions=loaded.versions)
+        text = write(loaded.case, loaded.failures, title=loaded.title, versions=loaded.versions, repeats=loaded.repeats)
     sys.stdout.write(text)
 
 

@@ -42,7 +42,7 @@ class Suspected:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A distinct bug, shrunk and written to `folder`."""
+    """A distinct bug, or something distinct that is only noted, shrunk and written to `folder`."""
 
     finding: Finding
     folder: str
@@ -68,7 +68,10 @@ class Finished:
     """The campaign is over. Counts of cases by verdict; `interrupted` where a person stopped it.
 
     `drawn` of the `cases` were drawn afresh; the others are those of shrinking, re-runs, variations and earlier runs.
-    `lost` of them have no verdict, because our own side failed.
+    `lost` of them have no verdict, because our own side failed. `findings` are bugs, `noted` is what else was found.
+    `power`: the mean detection power where only a bound judged, None where none did. `folds`: the orders of additions
+    that were seen, with the number of cases. Where a second backend was asked, it ran `compared` cases too,
+    `not_comparable` are not its programs, and of `both_legal_different` both results are legal and differ.
     """
 
     cases: int
@@ -83,6 +86,13 @@ class Finished:
     seconds: float
     draw_seconds: float
     interrupted: bool
+    noted: int = 0
+    power: float | None = None
+    folds: tuple[tuple[str, int], ...] = ()
+    against: str | None = None
+    compared: int = 0
+    not_comparable: int = 0
+    both_legal_different: int = 0
 
 
 Event = Started | CaseRun | Suspected | Found | Seen | Incident | Finished

@@ -4,24 +4,69 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from corpus.case import DEFAULT_MEMORY, Case, CaseError
 from corpus.codec import MAX_TEXT, digest, dumps, from_dict, loads, to_dict
-from corpus.traits import IDENTITY, PLAIN, elements, traits
+from corpus.traits import IDENTITY, PLAIN, elements, key, traits
+from fuzz import flaky
 from fuzz.variations import Reach
+from oracles.failure import Failure, Verdict
 
 FORMAT = 1
 
 
+class Standing(StrEnum):
+    """What a failure is to a person. Failures of one standing never explain those of another."""
+
+    BUG = "bug"
+    """A legal program went wrong."""
+    BREACH = "breach"
+    """An illegal program broke a cited promise, which is a bug too."""
+    ILLEGAL = "illegal"
+    """An illegal program was accepted, or refused badly, and nothing is promised."""
+    DIVERGENCE = "divergence"
+    """Two results differ where nothing is promised."""
+
+    @property
+    def bug(self) -> bool:
+        """Whether it is called a bug of the library."""
+        return self in (Standing.BUG, Standing.BREACH)
+
+
+def standing(failure: Failure) -> Standing:
+    """What a failure is to a person."""
+    return _standing(failure.verdict, failure.promise)
+
+
+def _standing(verdict: Verdict, promise: str) -> Standing:
+    if verdict is Verdict.ILLEGAL:
+        return Standing.BREACH if promise else Standing.ILLEGAL
+    return Standing.DIVERGENCE if verdict is Verdict.DIVERGENCE else Standing.BUG
+
+
+def name_of(case: Case, failure: Failure) -> str:
+    """The name of a bug, or of what is only noted, from its minimal case; also that of its folder."""
+    named = key(case, place(case, failure.call), failure.kind)
+    what = standing(failure)
+    return named if what is Standing.BUG else f"{named}-{what}"
+
+
+def place(case: Case, call: int) -> int:
+    """An index into the case's program, for a failure before its first call or in a rank's own longer program."""
+    return min(max(call, 0), len(case.program) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One bug.
+    """One bug, or one thing that is only noted (`standing` says which).
 
     `failures` are `Failure.to_json()` dictionaries, the first one is what was shrunk. `again` of `runs` re-runs of the
     minimal case failed in the same way. `shrunk` is False where a person stopped before the end. `also` holds traits
-    (name, value) under which other cases turned out to be this bug.
+    (name, value) under which other cases turned out to be this bug. `agrees` says what another backend gave on the same
+    program, "" where none was asked.
     """
 
     key: str
@@ -34,6 +79,7 @@ class Finding:
     versions: tuple[tuple[str, str], ...] = ()
     shrunk: bool = True
     also: frozenset[tuple[str, str]] = frozenset()
+    agrees: str = ""
 
     @property
     def primary(self) -> dict[str, Any]:
@@ -43,7 +89,7 @@ class Finding:
     @property
     def call(self) -> int:
         """Index of the call that failed."""
-        return max(int(self.primary["call"]), 0)
+        return place(self.case, int(self.primary["call"]))
 
     @property
     def op(self) -> str:
@@ -53,14 +99,43 @@ class Finding:
     @property
     def title(self) -> str:
         """One line: what, where."""
-        return f"{self.case.backend} {self.op}: {self.primary['kind']}"
+        return f"{self.case.backend} {self.op}: {self.primary['kind']}" + (" (flaky)" if self.flaky else "")
 
-    def explains(self, case: Case, index: int, kind: str) -> bool:
+    @property
+    def standing(self) -> Standing:
+        """What it is to a person."""
+        return _standing(Verdict(self.primary.get("verdict", Verdict.WRONG)), self.primary.get("promise", ""))
+
+    @property
+    def bug(self) -> bool:
+        """Whether it is called a bug of the library, and not only noted."""
+        return self.standing.bug
+
+    @property
+    def flaky(self) -> bool:
+        """Whether its minimal case does not fail every time."""
+        return self.again < self.runs
+
+    @property
+    def repeats(self) -> int:
+        """How often its repro tries, so that it nearly always shows it."""
+        return flaky.repeats(self.again / self.runs) if self.runs else 1
+
+    @property
+    def rate(self) -> str:
+        """How often its minimal case fails, in words; "" where it was not run again."""
+        return f"fails {flaky.describe(self.again, self.runs)}" if self.runs else ""
+
+    def explains(self, case: Case, index: int, kind: str, standing: Standing = Standing.BUG) -> bool:
         """Whether a failure of another case is this bug again.
 
-        The same collective, symptom, layouts and form; and no trait of the case has a value that was seen to pass.
+        The same collective, symptom, standing, layouts and form; and no trait of the case has a value that was seen to
+        pass.
         """
-        if self.case.backend != case.backend or case.program[max(index, 0)].op != self.op or kind not in self.kinds:
+        index = place(case, index)
+        if self.case.backend != case.backend or case.program[index].op != self.op:
+            return False
+        if kind not in self.kinds or standing is not self.standing:
             return False
         own = traits(self.case, self.call)
         return not self._too_small(case, index) and all(
@@ -106,6 +181,8 @@ def to_json(finding: Finding) -> dict[str, Any]:
         "versions": [list(pair) for pair in finding.versions],
         "shrunk": finding.shrunk,
         "also": sorted(list(pair) for pair in finding.also),
+        "standing": str(finding.standing),
+        "agrees": finding.agrees,
     }
 
 
@@ -135,6 +212,7 @@ def from_json(data: dict[str, Any], memory: int = DEFAULT_MEMORY) -> Finding:
             versions=tuple((str(name), str(version)) for name, version in data["versions"]),
             shrunk=bool(data["shrunk"]),
             also=frozenset((str(trait), str(value)) for trait, value in data["also"]),
+            agrees=str(data.get("agrees", "")),
         )
     except CaseError:
         raise
@@ -148,6 +226,8 @@ def _failure(data: dict[str, Any], case: Case) -> dict[str, Any]:
     for name in ("oracle", "kind", "message"):
         if not isinstance(data[name], str):
             raise CaseError(f"finding: a failure's {name} is a string")
+    if data.get("verdict", 1) not in tuple(Verdict) or not isinstance(data.get("promise", ""), str):
+        raise CaseError("finding: a failure's verdict is 1 to 4, its promise a string")
     return dict(data)
 
 

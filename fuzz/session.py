@@ -21,7 +21,10 @@ Layouts: TypeAlias = Literal["any", "contiguous"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a person asked for. `memory` in bytes a rank; `ops`, `dtypes` None: all that the backend has."""
+    """What a person asked for. `memory` in bytes a rank; `ops`, `dtypes` None: all that the backend has.
+
+    `against`: a second backend that runs the same programs. `illegal`: draw programs with a mistake in them.
+    """
 
     backend: str
     worlds: tuple[int, ...]
@@ -34,6 +37,8 @@ class Session:
     layouts: Layouts = "any"
     memory: int = 1 << 30
     ray_address: str | None = None
+    against: str | None = None
+    illegal: bool = False
     out: Path = Path("runs")
 
 
@@ -45,6 +50,8 @@ def space(session: Session, backend: Backend) -> Space:
         UnknownFault: there is no such fault.
     """
     wrap(backend, session.fault)
+    if session.illegal and (session.fault or session.against):
+        raise NotRun("--illegal: no fault is seeded in illegal programs, and no second backend runs them")
     known = {flag.name: flag for flag in backend.flags}
     for name, _ in session.flags:
         if name not in known:
@@ -64,9 +71,21 @@ def space(session: Session, backend: Backend) -> Space:
             layouts=session.layouts,
             memory=session.memory,
             memory_kind=backend.memory(),
+            illegal=session.illegal,
+            modes=backend.modes if session.fault is None else ("eager",),
         )
     except ValueError as error:
         raise NotRun(str(error)) from None
+
+
+def _check_second(runner: Runner, session: Session) -> None:
+    """Raise NotRun where the second backend is the first, or cannot run here."""
+    second = runner.backend(str(session.against))
+    reason = second.unavailable()
+    if second.name == session.backend:
+        raise NotRun(f"--against {second.name}: another backend than --backend")
+    if reason is not None and session.ray_address is None:
+        raise NotRun(f"--against {second.name} is not available: {reason}")
 
 
 def fuzz(session: Session, console: Console | None = None) -> events.Finished:
@@ -83,6 +102,8 @@ def fuzz(session: Session, console: Console | None = None) -> events.Finished:
         reason = backend.unavailable()
         if reason is not None and session.ray_address is None:
             raise NotRun(f"{backend.name} is not available: {reason}")
+        if session.against is not None:
+            _check_second(runner, session)
         if session.ray_address is not None:
             runner.connect()
         try:
@@ -94,7 +115,8 @@ def fuzz(session: Session, console: Console | None = None) -> events.Finished:
             folder.record(event)
             shown.listen(event)
 
-        database = session.out / "examples" / (f"{backend.name}+{session.fault}" if session.fault else backend.name)
+        kind = "illegal" if session.illegal else session.fault
+        database = session.out / "examples" / (f"{backend.name}+{kind}" if kind else backend.name)
         campaign = Campaign(
             runner,
             drawn,
@@ -103,6 +125,7 @@ def fuzz(session: Session, console: Console | None = None) -> events.Finished:
             database=database,
             listener=listen,
             store=folder,
+            against=session.against,
         )
         try:
             return campaign.run(str(folder.path))

@@ -9,9 +9,20 @@ from rich.live import Live
 from rich.text import Text
 
 from fuzz import events
+from fuzz.finding import Standing
 
 PLAIN_EVERY = 10.0
 """Seconds between two progress lines where there is no terminal."""
+
+FOLDS_SHOWN = 6
+"""Orders of additions that the summary names, the most common first; `folds.json` has them all."""
+
+_HEADS = {
+    Standing.BUG: "FOUND",
+    Standing.BREACH: "FOUND",
+    Standing.ILLEGAL: "NOTED illegal program:",
+    Standing.DIVERGENCE: "NOTED divergence:",
+}
 
 
 class Console:
@@ -36,7 +47,7 @@ class Console:
             case events.Suspected():
                 self._print(f"  {event.op}: {event.kind}; shrinking (case {event.digest})")
             case events.Found():
-                self._found += 1
+                self._found += event.finding.bug
                 self._finding(event)
             case events.Incident():
                 self._print(f"  incident: {event.text}")
@@ -76,10 +87,12 @@ class Console:
 
     def _finding(self, event: events.Found) -> None:
         finding = event.finding
-        self._print(f"FOUND {finding.title}")
+        self._print(f"{_HEADS[finding.standing]} {finding.title}")
         self._print(f"  {finding.primary['message']}")
+        if finding.agrees:
+            self._print(f"  {finding.agrees}")
         if finding.runs:
-            self._print(f"  fails in {finding.again} of {finding.runs} re-runs")
+            self._print(f"  {finding.rate}")
         self._print(f"  repro: {event.folder}/repro.py")
 
     def _finish(self, event: events.Finished) -> None:
@@ -91,9 +104,17 @@ class Console:
         self._print(
             f"{verb} {event.cases} cases, {event.drawn} of them drawn afresh, in {event.seconds:.1f} s "
             f"({per_second:.0f} cases/s, drawing {event.draw_seconds:.1f} s): "
-            f"{event.findings} finding{'s' * (event.findings != 1)}"
+            f"{event.findings} finding{'s' * (event.findings != 1)}, {event.noted} noted"
         )
+        power = "" if event.power is None else f" (detection power {event.power:.2f})"
         self._print(
-            f"  refused {event.refused}, unspecified {event.unspecified}, by bound only {event.bound_only}, "
+            f"  refused {event.refused}, unspecified {event.unspecified}, by bound only {event.bound_only}{power}, "
             f"incidents {event.incidents}, worlds rebuilt {event.rebuilds}"
         )
+        if event.against is not None:
+            self._print(
+                f"  against {event.against}: {event.compared} cases compared, {event.not_comparable} not comparable, "
+                f"{event.both_legal_different} both legal and different"
+            )
+        if event.folds:
+            self._print("  orders of additions seen: " + "; ".join(text for text, _ in event.folds[:FOLDS_SHOWN]))

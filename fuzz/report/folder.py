@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fuzz import events
 from fuzz.finding import Finding, case_text, to_json
@@ -18,6 +20,9 @@ from fuzz.repro.script import script
 from fuzz.repro.trial import shows
 
 SUSPECTED = "suspected"
+
+FLAKY_TRIALS = 5
+"""Runs of the repro of a bug that does not always show."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -82,7 +87,12 @@ class RunFolder:
     def _write_repros(self, folder: Path, finding: Finding, *, faithful: bool) -> None:
         for name, write in (("repro.py", script), ("test_repro.py", pytest_file)):
             text = write(
-                finding.case, finding.failures, title=finding.title, versions=finding.versions, faithful=faithful
+                finding.case,
+                finding.failures,
+                title=finding.title,
+                versions=finding.versions,
+                faithful=faithful,
+                repeats=finding.repeats,
             )
             write_atomically(folder / name, text)
 
@@ -90,20 +100,31 @@ class RunFolder:
         """Run the repro; where its simple data does not show the bug, give it exactly the case's."""
         if not (folder / "repro.py").exists():
             return
-        shown = shows(folder / "repro.py")
-        if not shown:
+        # A flaky bug shows now and then: a few runs say more, and many take as long as another case.
+        most = FLAKY_TRIALS if finding.flaky else 1
+        tried = self._shown(folder, most)
+        if tried is None:
             self._write_repros(folder, finding, faithful=True)
-            shown = shows(folder / "repro.py")
-        result = "showed the bug" if shown else "did NOT show the bug"
-        trial = f"repro.py was run once, alone, on this machine, and {result}."
+            tried = self._shown(folder, most)
+        result = "showed the bug" if tried else "did NOT show the bug"
+        times = "once" if most == 1 else f"{tried or most} times"
+        trial = f"repro.py was run {times}, alone, on this machine, and {result}."
         write_atomically(folder / "finding.md", page(finding, trial))
+
+    @staticmethod
+    def _shown(folder: Path, most: int) -> int | None:
+        """In which run the repro showed the bug; None: in none of them."""
+        return next((run + 1 for run in range(most) if shows(folder / "repro.py")), None)
 
     def record(self, event: events.Event) -> None:
         """Append one event to `events.jsonl`."""
-        data = {"event": type(event).__name__}
+        data: dict[str, Any] = {"event": type(event).__name__}
         match event:
             case events.Found():
-                data |= {"key": event.finding.key, "folder": event.folder}
+                data |= {"key": event.finding.key, "folder": event.folder, "standing": str(event.finding.standing)}
+            case events.Finished():
+                data |= asdict(event)
+                write_atomically(self.path / "folds.json", json.dumps(dict(event.folds), indent=1) + "\n")
             case _:
                 data |= {name: getattr(event, name) for name in event.__slots__}
         self._events.write(json.dumps(data) + "\n")

@@ -14,6 +14,7 @@ _VERDICTS = {
     3: "an illegal program accepted, or refused badly",
     4: "divergence where nothing is promised",
 }
+_NOTED = "This is noted, and not called a bug: nothing is promised here."
 
 
 def page(finding: Finding, trial: str) -> str:
@@ -21,6 +22,7 @@ def page(finding: Finding, trial: str) -> str:
     primary = finding.primary
     lines = [f"# {finding.title}", "", primary["message"], ""]
     lines += [f"Verdict {primary['verdict']}: {_VERDICTS[int(primary['verdict'])]}."]
+    lines += [] if finding.bug else [_NOTED]
     if primary.get("promise"):
         lines += [f"Promise: {primary['promise']}."]
     lines += ["", "## Smallest program", "", "```", *describe(finding.case), "```", ""]
@@ -37,8 +39,10 @@ def page(finding: Finding, trial: str) -> str:
     stacks = [detail for failure in finding.failures for detail in failure.get("details", {}).get("stacks", [])]
     for stack in stacks:
         lines += ["", "```", str(stack).rstrip(), "```"]
+    if finding.agrees:
+        lines += ["", f"A third vote: {finding.agrees}."]
     if finding.runs:
-        lines += ["", f"It failed in {finding.again} of {finding.runs} re-runs."]
+        lines += ["", f"It {finding.rate}."]
     sentences = finding.reach.sentences()
     if sentences:
         lines += ["", "## Variations", "", "One trait changed at a time:", "", *(f"- {line}" for line in sentences)]

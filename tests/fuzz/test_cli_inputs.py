@@ -40,7 +40,7 @@ def cclfuzz(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["run", "--time", "0s"], "time '0s'"),
         (["run", "--memory", "plenty"], "size 'plenty'"),
         (["run", "--flag", "X"], "flag 'X': NAME=VALUE"),
-        (["run", "--flag", "X=1"], "flag X: gloo has no flags"),
+        (["run", "--flag", "X=1"], "flag X: gloo has TORCH_DISTRIBUTED_DEBUG"),
         (["run", "--fault", "gremlins"], "fault 'gremlins': gloo can be given"),
         (["run", "--op", "all_sing"], "all_sing"),
         (["run", "--dtype", "float37"], "float37"),
