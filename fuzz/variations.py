@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from corpus.case import CONTIGUOUS, Call, Case, CaseError, Layout, TensorSpec, contiguous_strides
+from corpus.case import CONTIGUOUS, WORLD, Call, Case, CaseError, Group, Layout, TensorSpec, contiguous_strides
 from corpus.contract import Contract
 from corpus.dtypes import DTYPES, Kind
 from corpus.meaning import check
@@ -24,13 +24,19 @@ class Variation:
 
 
 def variations(case: Case, index: int, contract: Contract, memory: int) -> Iterator[Variation]:
-    """Neighbours of a case that the contract allows and that fit the memory budget (bytes a rank), plainest first."""
+    """Neighbours of a case that the contract allows and that fit the memory budget (bytes a rank), plainest first.
+
+    What is changed is the call that failed, and of other calls no more than has to go with it. An illegal program has
+    no neighbours.
+    """
     index = max(index, 0)
     call = case.program[index]
+    if case.illegal is not None or call.local:
+        return  # a neighbour has another mistake; a local computation is nobody's bug
     has = traits(case, index)
     for trait, values in _values(case, call, index, contract).items():
         for value in values:
-            if value == has.get(trait):
+            if value == has.get(trait) or (case.relations and trait in _RELATED):
                 continue
             changed = _CHANGES[trait](case, index, value)
             if changed is None or changed == case or changed.memory() > memory:
@@ -131,17 +137,44 @@ def _dtype(case: Case, index: int, value: str) -> Case | None:
             layout = replace(layout, neg=False)
         return replace(spec, dtype=value, layout=layout)
 
+    if case.illegal == "unsupported dtype":
+        return None
     call = case.program[index]
-    return _legal(lambda: _with_specs(case, call.inputs + call.outputs, change))
+    return _legal(lambda: _with_specs(case, _of_one_dtype(case, call), change))
+
+
+def _of_one_dtype(case: Case, call: Call) -> tuple[str, ...]:
+    """The tensors of a call, and those that must have their dtype: the other tensors of a call of one of them."""
+    names = {*call.inputs, *call.outputs}
+    while True:
+        more = {name for each in case.program if names & {*each.inputs, *each.outputs} for name in each.inputs}
+        more |= {name for each in case.program if names & {*each.inputs, *each.outputs} for name in each.outputs}
+        more |= _of_one_payload(case, names)
+        if more <= names:
+            return tuple(names)
+        names |= more
+
+
+def _of_one_payload(case: Case, names: Iterable[str]) -> set[str]:
+    """Tensors, those that they take their data from, and all that take theirs from one of these."""
+    origins = {tensor.name: tensor.data.tensor if tensor.data else tensor.name for tensor in case.tensors}
+    given = {origins[name] for name in names}
+    return {name for name, origin in origins.items() if origin in given}
 
 
 def _payload(case: Case, index: int, value: str) -> Case | None:
-    names = case.program[index].inputs
-    return _legal(lambda: _with_specs(case, names, lambda spec: replace(spec, payload=value)))
+    def change(spec: TensorSpec) -> TensorSpec:
+        # What an earlier call wrote has no payload of its own.
+        return spec if spec.payload in (None, "poison") else replace(spec, payload=value)
+
+    names = tuple(_of_one_payload(case, case.program[index].inputs))
+    return _legal(lambda: _with_specs(case, names, change))
 
 
 def _wait(case: Case, index: int, value: str) -> Case | None:
-    return _legal(lambda: _with_call(case, index, replace(case.program[index], async_op=value == "async")))
+    call = case.program[index]
+    flies = value == "async"
+    return _legal(lambda: _with_call(case, index, replace(call, async_op=flies, wait=call.wait if flies else None)))
 
 
 def _elements(case: Case, index: int, value: str) -> Case | None:
@@ -158,6 +191,9 @@ def _ranks(case: Case, index: int, value: str) -> Case | None:
         return None
     return _legal(lambda: replace(case, world=replace(case.world, size=size)))
 
+
+_RELATED = frozenset({"reduce op", "dtype", "payload", "ranks"})
+"""Traits on which it depends whether results are related at all."""
 
 _CHANGES: dict[str, Callable[[Case, int, str], Case | None]] = {
     "input layout": _inputs,
@@ -181,7 +217,7 @@ def plainer(case: Case, index: int) -> Iterator[Variation]:
     outputs = tuple(name for name in call.outputs if name not in call.inputs)
     own = {"input layout": call.inputs, "output layout": outputs}
     for trait, value in has.items():
-        if value in PLAIN[trait] or trait not in _CHANGES:
+        if value in PLAIN[trait] or trait not in _CHANGES or (case.relations and trait in _RELATED):
             continue
         plain = PLAIN[trait][0]
         if trait in own:
@@ -190,11 +226,92 @@ def plainer(case: Case, index: int) -> Iterator[Variation]:
             changed = _CHANGES[trait](case, max(index, 0), plain)
         if changed is not None and changed != case:
             yield Variation(trait, plain, changed)
+    yield from _simpler(case)
 
 
 def _dense(case: Case, names: tuple[str, ...], layout: str) -> Case:
     return _with_specs(
         case, names, lambda spec: replace(spec, layout=CONTIGUOUS) if layout_class(spec) == layout else spec
+    )
+
+
+def _simpler(case: Case) -> Iterator[Variation]:
+    """The case without what ties its calls together, one tie at a time."""
+
+    def candidates() -> Iterator[tuple[str, str, Callable[[], Case]]]:
+        for place in range(len(case.relations)):
+            fewer = case.relations[:place] + case.relations[place + 1 :]
+            yield "relations", "fewer", lambda fewer=fewer: replace(case, relations=fewer)  # type: ignore[misc]
+        for index, call in enumerate(case.program):
+            for trait, value, changed in _prompt(call):
+                yield trait, value, lambda index=index, changed=changed: _with_call(case, index, changed)  # type: ignore[misc]
+        for tensor in () if case.relations else case.tensors:
+            own = tuple(replace(one, data=None) if one is tensor else one for one in case.tensors)
+            yield "data", "its own", lambda own=own: replace(case, tensors=own)  # type: ignore[misc]
+        for group in case.world.groups:
+            yield from _regrouped(case, group)
+
+    for trait, value, change in candidates():
+        changed = _legal(change)
+        if changed is not None and changed != case:
+            yield Variation(trait, value, changed)
+
+
+def _prompt(call: Call) -> Iterator[tuple[str, str, Call]]:
+    """The call, waited for at once or begun on time."""
+    if call.wait is not None:
+        yield "wait", "at once", replace(call, wait=None)
+    if call.late is not None:
+        yield "late", "-", replace(call, late=None)
+
+
+def _regrouped(case: Case, group: Group) -> Iterator[tuple[str, str, Callable[[], Case]]]:
+    """Calls of a group in the world, in another group of the same ranks, or in one whose ranks are in order."""
+    ranks = tuple(sorted(group.ranks))
+    if ranks == tuple(range(case.world.size)):
+        yield "group", "world", lambda: _moved(case, group, None)
+    twin = next(one for one in case.world.groups if one.ranks == group.ranks)
+    if twin != group:
+        yield "group", "another's", lambda: _moved(case, group, twin)
+    if ranks != group.ranks:
+        yield "group", "in order", lambda: _moved(case, group, replace(group, ranks=ranks))
+
+
+def _moved(case: Case, group: Group, to: Group | None) -> Case:
+    """The case with every call of a group moved to another one of the same ranks (None: the world), which replaces it.
+
+    The same ranks are roots, peers and late, and send the same to one another.
+    """
+    ranks = tuple(range(case.world.size)) if to is None else to.ranks
+
+    def member(old: int | None) -> int | None:
+        return None if old is None else ranks.index(group.ranks[old])
+
+    def call_there(call: Call) -> Call:
+        if call.group != group.name:
+            return call
+        splits = call.splits
+        if splits is not None:
+            order = [group.ranks.index(rank) for rank in ranks]
+            splits = tuple(tuple(splits[sender][receiver] for receiver in order) for sender in order)
+        return replace(
+            call,
+            group=WORLD if to is None else to.name,
+            root=member(call.root),
+            peer=member(call.peer),
+            late=member(call.late),
+            splits=splits,
+        )
+
+    kept = [one for one in case.world.groups if one.name != group.name and (to is None or one.name != to.name)]
+    groups = {one.name: one for one in (*kept, *(() if to is None else (to,)))}
+    names = [to.name if to is not None and one == group else one.name for one in case.world.groups]
+    ordered = tuple(groups[name] for name in dict.fromkeys(names) if name in groups)
+    return replace(
+        case,
+        world=replace(case.world, groups=ordered),
+        program=tuple(map(call_there, case.program)),
+        programs=tuple((rank, tuple(map(call_there, program))) for rank, program in case.programs),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from corpus.case import Case, Tensor, TensorSpec
+from corpus.case import CONTIGUOUS, Case, Tensor, TensorSpec
 from corpus.dtypes import DTYPES, DType, Kind
 from corpus.payload import PERIOD, SPARSE_RANKS, Bits, exact_limit, index_offset, payload, special_values, word_type
 from fuzz.repro.code import ReproError, dtype_argument, literal, view
@@ -29,6 +29,8 @@ def simplified(case: Case) -> Case:
     for call in case.program:
         if call.reduce_op in ("sum", "avg", "premul_sum") and len(case.ranks(call)) > MAX_ORDERS:
             inexact.update(call.inputs)
+    inexact |= {tensor.data.tensor for tensor in case.tensors if tensor.data is not None and tensor.name in inexact}
+    inexact |= {tensor.name for tensor in case.tensors if tensor.data is not None and tensor.data.tensor in inexact}
     return replace(case, tensors=tuple(_exact(tensor) if tensor.name in inexact else tensor for tensor in case.tensors))
 
 
@@ -54,11 +56,15 @@ def has_specials(case: Case, names: Sequence[str]) -> bool:
 
 
 class Data:
-    """Writes the tensors of one case. With `faithful`, long data is the fuzzer's own, by the functions in `helpers`."""
+    """Writes the tensors of one case. With `faithful`, long data is the fuzzer's own, by the functions in `helpers`.
 
-    def __init__(self, case: Case, *, faithful: bool) -> None:
+    `made` writes a tensor as a rank (an expression) made it: for those that take their data from it.
+    """
+
+    def __init__(self, case: Case, *, faithful: bool, made: Callable[[str, str], str]) -> None:
         self.case = case
         self.faithful = faithful
+        self._made = made
         self.generators: dict[tuple[str, str], None] = {}
         """(payload kind, dtype) of every function that the expressions call."""
         self._any_nan = all(call.reduce_op is not None for call in case.program)
@@ -88,6 +94,8 @@ class Data:
         if not spec.numel:
             return f"torch.empty({list(spec.shape)}{dtype_argument(spec.dtype, '0.')})"
         dtype = DTYPES[spec.dtype]
+        if self.case.tensor(name).data is not None:
+            return self._taken(name, ranks, spec)
         written = spec.numel <= SMALL and spec.numel * len(ranks) <= WRITTEN and spec.payload != "poison"
         if written and not (spec.payload == "index" and self._formula(name, dtype, spec.numel) and len(ranks) > 1):
             tables = {rank: payload(self.case, name, rank).bits() for rank in ranks}
@@ -99,6 +107,28 @@ class Data:
         if spec.shape == (spec.numel,):
             return flat
         return (flat if flat.endswith(")") and " " not in _outside(flat) else f"({flat})") + _reshape(spec.shape)
+
+    def _taken(self, name: str, ranks: Sequence[int], spec: TensorSpec) -> str:
+        """Elements of another tensor, or of another rank's, dense and in memory of their own."""
+        data = self.case.tensor(name).data
+        assert data is not None
+        size, dtype = self.case.world.size, DTYPES[spec.dtype]
+        origins = [self.case.tensor(data.tensor).on((rank + data.shift) % size) for rank in ranks]
+        text = self._made(data.tensor, f"(rank + {data.shift}) % WORLD" if data.shift else "rank")
+        if any(origin.layout.conj or origin.layout.neg for origin in origins):
+            text += ".resolve_conj().resolve_neg()"
+        whole = all(origin.shape == spec.shape and origin.layout == CONTIGUOUS for origin in origins)
+        if not whole:
+            text += ".reshape(-1)" + f"[{data.start or ''}:{data.start + spec.numel}]"
+        if data.exponent:
+            factor = 2.0**data.exponent
+            narrow = dtype.itemsize == 1
+            text = f"({text}.float() * {factor}).to(torch.{dtype.name})" if narrow else f"{text} * {factor}"
+        elif not whole:
+            text += ".clone()"
+        if whole or len(spec.shape) == 1:
+            return text
+        return (f"({text})" if data.exponent else text) + _reshape(spec.shape)
 
     def _formula(self, name: str, dtype: DType, numel: int) -> bool:
         """Whether "index" data is rank + 1 + position * world size."""

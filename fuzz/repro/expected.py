@@ -36,14 +36,22 @@ def sums(xs):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What a call is given in one place: the tensor or list of tensors `names`, called `variable` in the script."""
+    """What a call is given in one place: the tensor or list of tensors `names`, called `variable` in the script.
+
+    `states`: for each name, the variable that lists what every rank should hold by now ("": nothing keeps it). Without
+    them every rank holds what it made.
+    """
 
     names: tuple[str, ...]
     variable: str
     is_list: bool
+    states: tuple[str, ...] = ()
 
     def of(self, rank: str, index: str = "") -> str:
-        """This argument as another rank made it, or one tensor of the list."""
+        """This argument as another rank has it, or one tensor of the list."""
+        if self.states:
+            state = f"[{', '.join(self.states)}][{index}]" if self.is_list else self.states[0]
+            return f"{state}[{rank}]"
         return f"make_{self.variable}({rank})" + (f"[{index}]" if self.is_list and index else "")
 
 
@@ -63,9 +71,15 @@ class Expected:
     helper: str = ""
 
 
-def expected(case: Case, call: Call, inputs: Argument, outputs: Argument, me: str) -> Expected:
-    """What the outputs of a call must hold on this rank (`me` is its place in the group)."""
-    return _EXPECTED[call.op](_Context(case, call, inputs, outputs, me))
+def expected(
+    case: Case, call: Call, inputs: Argument, outputs: Argument, me: str, *, settled: bool | None = None
+) -> Expected:
+    """What the outputs of a call must hold on this rank (`me` is its place in the group).
+
+    `settled` says whether they have one legal value, where that does not follow from the data that the inputs were made
+    of. None: it does.
+    """
+    return _EXPECTED[call.op](_Context(case, call, inputs, outputs, me, settled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,19 @@ class _Context:
     x: Argument
     out: Argument
     me: str
+    settled: bool | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether any order of additions gives the same."""
+        return is_exact(self.case, self.x.names) if self.settled is None else self.settled
+
+    @property
+    def special(self) -> bool:
+        """Whether NaN, infinities and signed zeros may be among the inputs."""
+        if self.settled is None:
+            return has_specials(self.case, self.x.names)
+        return not self.settled and has_specials(self.case, [tensor.name for tensor in self.case.tensors])
 
     @property
     def ranks(self) -> str:
@@ -110,7 +137,7 @@ class _Context:
     def by_part(self) -> bool:
         """Whether complex numbers have to be compared part by part: each has its own legal results."""
         kinds = {DTYPES[spec.dtype].kind for tensor, spec in self.case.specs() if tensor.name in self.x.names}
-        plain = self.call.reduce_op == "sum" and is_exact(self.case, self.x.names)
+        plain = self.call.reduce_op == "sum" and self.exact
         return Kind.COMPLEX in kinds and not plain
 
     def parts(self, tensor: str) -> str:
@@ -160,15 +187,15 @@ def _reduction(c: _Context, xs: str) -> tuple[str, bool, str]:
             raise ReproError(f"torch has no {op} of {dtype.name} to compare with")
         wide = ".long()" if narrow else ".float()"
         each = each.replace(" for r in ", f"{wide} for r in ", 1)
-        value, many, helper = _plain(c, op, f"[{each}]", count, is_exact(c.case, c.x.names) or narrow)
+        value, many, helper = _plain(c, op, f"[{each}]", count, c.exact or narrow)
         return (value if many else f"({value}).to(torch.{dtype.name})"), many, helper
-    exact = dtype.format is None or is_exact(c.case, c.x.names)
+    exact = dtype.format is None or c.exact
     return _plain(c, op, xs, count, exact)
 
 
 def _plain(c: _Context, op: str, xs: str, count: int, exact: bool) -> tuple[str, bool, str]:
     dtype = DTYPES[c.case.tensor(c.x.names[0]).spec.dtype]
-    special = has_specials(c.case, c.x.names)
+    special = c.special
     folded = {
         "product": "torch.mul",
         "max": "torch.maximum",
@@ -181,7 +208,7 @@ def _plain(c: _Context, op: str, xs: str, count: int, exact: bool) -> tuple[str,
     orders, helper = f"sums({xs})", SUMS
     if dtype.name in ("bfloat16", "float16") and op != "product":
         helper = WIDE_SUMS.format(dtype=dtype.name)
-    if op == "product" and dtype.format is not None and count > 2:
+    if op == "product" and dtype.format is not None and count > 2 and not c.settled:
         text = SUMS.replace("a + b", "a * b").replace("additions", "multiplications").replace("sum", "product")
         return orders.replace("sums", "products"), True, text
     if folded is not None:

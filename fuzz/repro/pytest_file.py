@@ -19,6 +19,7 @@ def pytest_file(
     versions: Sequence[tuple[str, str]] = (),
     faithful: bool = False,
     written_by: Dialect | None = None,
+    repeats: int = 1,
 ) -> str:
     """Return the text of a test that fails while the bug is there. Arguments are those of `script`.
 
@@ -41,6 +42,7 @@ def pytest_file(
             versions=versions,
             faithful=faithful,
             written_by=written_by,
+            repeats=repeats,
             file="test_repro.py",
             last=test,
             imports=("subprocess",),

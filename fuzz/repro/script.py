@@ -10,10 +10,13 @@ from typing import Any
 from corpus.case import Case
 from corpus.dtypes import DTYPES, Kind
 from fuzz.repro.body import Body
+from fuzz.repro.chain import Chain, chained
 from fuzz.repro.code import ReproError, fold
 from fuzz.repro.data import has_specials, simplified
 from fuzz.repro.dialects import Dialect, dialect
 from fuzz.repro.generator import helpers
+from fuzz.repro.illegal import Illegal
+from fuzz.repro.program import Program
 
 DEADLINE = 30
 """Seconds that a rank may take in a script, for small tensors."""
@@ -30,6 +33,7 @@ def script(
     versions: Sequence[tuple[str, str]] = (),
     faithful: bool = False,
     written_by: Dialect | None = None,
+    repeats: int = 1,
 ) -> str:
     """Return the text of `repro.py` for a failing case.
 
@@ -40,7 +44,17 @@ def script(
     Raises:
         ReproError: this version cannot write the case as a script.
     """
-    return "\n".join(lines(case, failures, title=title, versions=versions, faithful=faithful, written_by=written_by))
+    return "\n".join(
+        lines(
+            case,
+            failures,
+            title=title,
+            versions=versions,
+            faithful=faithful,
+            written_by=written_by,
+            repeats=repeats,
+        )
+    )
 
 
 def lines(
@@ -51,6 +65,7 @@ def lines(
     versions: Sequence[tuple[str, str]],
     faithful: bool,
     written_by: Dialect | None,
+    repeats: int,
     file: str = "repro.py",
     last: Sequence[str] = (),
     imports: Sequence[str] = (),
@@ -58,8 +73,13 @@ def lines(
     """The lines of a script called `file`, with `last` before its end and `imports` among its imports."""
     _refuse(case)
     writer = written_by or dialect(case.backend)
-    case = case if faithful else simplified(case)
-    body = Body(case, failures, writer, faithful=faithful)
+    told_of, failures = failures, _seen(failures)
+    relations = {f"{relation.name} differs" for relation in case.relations}
+    # The sides of a relation differ by what other data would hide, and need no legal results beside them.
+    related = bool(relations) and {str(failure["kind"]) for failure in failures} <= relations
+    case = case if faithful or related else simplified(case)
+    body = _program(case, failures, writer, faithful=faithful)
+    tells = body.tells or repeats > 1
     cuda = any(spec.memory == "cuda" for _, spec in case.specs())
     code = [
         *writer.setup(case),
@@ -74,7 +94,9 @@ def lines(
         "",
         *(_check(case, body, simple=not faithful) if body.checks else ()),
         "",
-        *_main(writer, cuda=cuda),
+        *(_TOLD.splitlines() if tells else ()),
+        "",
+        *_main(writer, cuda=cuda, timeout=body.timeout, repeats=repeats),
         "",
         *last,
         "",
@@ -84,14 +106,16 @@ def lines(
     code = [piece for line in code for piece in fold(line)]
     known = ["faulthandler", "os", "signal", "sys", "tempfile", "traceback", *imports]
     text = "\n".join(code)
-    known += [name for name in ("functools", "hashlib", "itertools") if f"{name}." in text]
+    known += [name for name in ("functools", "hashlib", "itertools", "time") if re.search(rf"\b{name}\.", text)]
+    known = [name for name in known if f"import {name}" not in writer.imports(case)]
     specials = [name for name in ("inf", "nan") if re.search(rf"\b{name}\b", text)]
     return [
-        *_docstring(case, failures, title, versions, writer, file),
+        *_docstring(case, told_of, title, versions, writer, file),
         "",
         *_spaced(
             [
                 *(f"import {name}" for name in sorted(known)),
+                *(["from datetime import timedelta"] if "timedelta(" in text else ()),
                 *([f"from math import {', '.join(specials)}"] if specials else ()),
                 "from multiprocessing import Process",
                 "",
@@ -106,6 +130,24 @@ def lines(
             ]
         ),
     ]
+
+
+def _program(case: Case, failures: Sequence[Mapping[str, Any]], writer: Dialect, *, faithful: bool) -> Program:
+    kinds: list[type[Illegal] | type[Chain] | type[Body]] = [Illegal, Chain, Body]
+    fits = [case.illegal is not None, case.illegal is None and chained(case), True]
+    return kinds[fits.index(True)](case, failures, writer, faithful=faithful)
+
+
+_SCHEMA = {"schema hides a write": "input changed", "schema hides an alias": "output aliases input"}
+"""What a script shows of an operator whose schema says otherwise."""
+
+
+def _seen(failures: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The failures that a script can show."""
+    shown = [failure for failure in failures if not str(failure["kind"]).startswith("fake ")]
+    if failures and not shown:
+        raise ReproError(f"{failures[0]['kind']}: this version writes no fake tensors")
+    return [{**failure, "kind": _SCHEMA.get(failure["kind"], failure["kind"])} for failure in shown]
 
 
 def _refuse(case: Case) -> None:
@@ -158,14 +200,18 @@ def _clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line).replace("\\", "/").replace('"', "'")
 
 
-def _check(case: Case, body: Body, *, simple: bool) -> list[str]:
+def _check(case: Case, body: Program, *, simple: bool) -> list[str]:
     """The function that compares, prints and says whether something is wrong."""
     specials = has_specials(case, [tensor.name for tensor in case.tensors])
     dtypes = {spec.dtype for _, spec in case.specs()}
     opaque = any(DTYPES[dtype].kind is Kind.OPAQUE for dtype in dtypes)
     small = all(spec.storage_elements <= SMALL for _, spec in case.specs())
     same, before = "got == want", []
-    if opaque or (body.bitwise and (specials or not simple) and len(dtypes) == 1):
+    if body.related and specials and len(dtypes) == 1 and not opaque:
+        lazy = any(spec.layout.conj or spec.layout.neg for _, spec in case.specs())
+        same = "(bits(got) == bits(want)) | (got != got) & (want != want)"
+        before = _bits(dtypes.pop(), lazy=lazy)
+    elif opaque or (body.bitwise and (specials or not simple) and len(dtypes) == 1):
         lazy = any(spec.layout.conj or spec.layout.neg for _, spec in case.specs())
         same, before = "bits(got) == bits(want)", _bits(dtypes.pop(), lazy=lazy)
     elif specials or not simple:
@@ -221,17 +267,40 @@ def _bits(name: str, *, lazy: bool) -> list[str]:
     ]
 
 
-def _main(writer: Dialect, *, cuda: bool) -> list[str]:
+_TOLD = '''
+ROUNDS = itertools.count()
+
+
+def told(rank, text):
+    """What every rank says, which no collective has to tell."""
+    store, number = dist.distributed_c10d._get_default_store(), next(ROUNDS)
+    store.set(f"{number} {rank}", text)
+    store.wait([f"{number} {r}" for r in range(WORLD)], timedelta(seconds=DEADLINE))
+    return [store.get(f"{number} {r}").decode() for r in range(WORLD)]
+'''
+
+
+def _main(writer: Dialect, *, cuda: bool, timeout: int | None, repeats: int) -> list[str]:
     """How the ranks are started and watched. The parent computes nothing, so that it may fork."""
     device = """
     torch.cuda.set_device(rank % torch.cuda.device_count())
     torch.set_default_device("cuda")"""
-    return f'''
+    start = f'"{writer.process_group}", init_method=init_method, rank=rank, world_size=WORLD'
+    if timeout is not None:
+        start += f", timeout=timedelta(seconds={timeout})"
+    tried = "wrong = run(rank)"
+    if repeats > 1:
+        tried = f"""for _ in range({repeats}):  # it does not show every time
+            faulthandler.dump_traceback_later(DEADLINE, exit=True)
+            wrong = run(rank)
+            if "wrong" in told(rank, "wrong" if wrong else "right"):
+                break"""
+    return f"""
 def worker(rank, init_method):
     faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1{device if cuda else ""}
     try:
-        dist.init_process_group("{writer.process_group}", init_method=init_method, rank=rank, world_size=WORLD)
-        wrong = run(rank)
+        dist.init_process_group({start})
+        {tried}
         dist.destroy_process_group()
     except Exception:
         traceback.print_exc()
@@ -254,7 +323,7 @@ def main():
                 print(f"rank {{rank}} was killed by {{signal.Signals(-process.exitcode).name}}")
     codes = {{process.exitcode for process in ranks}}
     sys.exit(max(codes) if codes <= {{0, 2}} else 1)
-'''.splitlines()
+""".splitlines()
 
 
 def _spaced(code: list[str]) -> list[str]:

@@ -36,10 +36,11 @@ class Entry:
     case: Case
     kinds: tuple[str, ...] = ("wrong result", "neighbours changed", "input changed")
     right_on_gloo: bool = True
+    calls: tuple[int, ...] = (0,)
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        return [failure(kind, op=self.case.program[0].op) for kind in self.kinds]
+        return [failure(kind, call=call, op=self.case.program[call].op) for call in self.calls for kind in self.kinds]
 
 
 def spec(shape: tuple[int, ...], dtype: str = "float32", payload: str | None = "index", **layout: Any) -> TensorSpec:
@@ -292,4 +293,5 @@ def vllm_case(
 
 
 def entries() -> list[Entry]:
+    """Cases of calls that are independent."""
     return [*ops(), *reductions(), *moves(), *layouts(), *oddities()]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from program_cases import SUM, chain
 from repro_cases import LAYOUTS, OVERLAPPING, entries, failure, op_case
 
-from corpus.case import CONTIGUOUS, Case, Layout
+from corpus.case import CONTIGUOUS, Call, Case, Data, Layout, Tensor, TensorSpec
 from corpus.dtypes import DTYPES, Kind
 from fuzz.repro.code import decode, literals
 from fuzz.repro.script import script
 from oracles.buffers import Buffer, words_of
 
 torch.set_num_threads(1)
+
+Y = TensorSpec((2,))
+SUM_OF_Y = replace(SUM, inputs=("y",), outputs=("y",))
 
 
 def executed(case: Case, *, faithful: bool = False) -> dict[str, Any]:
@@ -84,6 +89,55 @@ def test_faithful_scripts_have_the_same_memory_around_a_view(dtype: str) -> None
         case = op_case("broadcast", shape, dtype, layout=layout)
         made = executed(case, faithful=True)["make_x"](1)
         assert_same(case, "x", 1, made, base=True)
+
+
+@pytest.mark.parametrize("faithful", [False, True])
+@pytest.mark.parametrize("data", [Data("x"), Data("x", start=3, shift=2), Data("x", shift=1, exponent=-1)])
+@pytest.mark.parametrize(
+    ("dtype", "size", "layout"),
+    [
+        ("float32", 5, CONTIGUOUS),
+        ("float32", 12, Layout((2,), before=1)),
+        ("bfloat16", 12, Layout(neg=True)),
+        ("complex64", 12, Layout(conj=True)),
+        ("float8_e4m3fn", 5, CONTIGUOUS),
+    ],
+)
+def test_data_of_another_tensor_are_the_cases(
+    dtype: str, size: int, layout: Layout, data: Data, faithful: bool
+) -> None:
+    origin = TensorSpec((size,), dtype, layout, payload="wide")
+    given = Tensor(
+        "x_2", TensorSpec((2,), dtype, payload="wide"), ((1, TensorSpec((2, 1), dtype, payload="wide")),), data
+    )
+    other = Call("broadcast", ("x_2",), ("x_2",), root=0)
+    case = chain(Call("broadcast", ("x",), ("x",), root=1), other, SUM_OF_Y, world=3, x=origin, x_2=given, y=Y)
+    space: dict[str, Any] = {"__name__": "script"}
+    failures = [failure("wrong result", call=index, op=case.program[index].op) for index in (0, 1)]
+    exec(script(case, failures, title="data", faithful=faithful), space)
+    for rank in range(3):
+        assert_same(case, "x_2", rank, space["make_x_2"](rank), base=False)
+
+
+@pytest.mark.parametrize("data", [Data("x", start=9_000, shift=1), Data("x", exponent=2)])
+def test_long_data_of_another_tensor_are_the_cases_in_a_faithful_script(data: Data) -> None:
+    x = TensorSpec((20_000,), payload="wide")
+    given = Tensor("x_2", TensorSpec((10_000,), payload="wide"), data=data)
+    case = chain(SUM, replace(SUM, inputs=("x_2",), outputs=("x_2",)), x=x, x_2=given)
+    space: dict[str, Any] = {"__name__": "script"}
+    exec(script(case, [failure("wrong result", call=1)], title="data", faithful=True), space)
+    for rank in range(2):
+        assert_same(case, "x_2", rank, space["make_x_2"](rank), base=False)
+
+
+def test_simple_data_of_another_tensor_follow_it() -> None:
+    """Long tensors get other data than the case's, and so do those that take a part of it."""
+    x = TensorSpec((20_000,), payload="wide")
+    given = Tensor("x_2", TensorSpec((3,), payload="wide"), data=Data("x", start=2, shift=1))
+    case = chain(SUM, replace(SUM, inputs=("x_2",), outputs=("x_2",)), x=x, x_2=given)
+    space: dict[str, Any] = {"__name__": "script"}
+    exec(script(case, [failure("wrong result", call=1)], title="data"), space)
+    assert space["make_x_2"](1).tolist() == space["make_x"](0)[2:5].tolist()
 
 
 @pytest.mark.parametrize(

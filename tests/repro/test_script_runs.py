@@ -2,93 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from repro_cases import failure, op_case, vllm_case
+from running import Forked, Raw, environment, run
 
-from corpus.case import Call, Case, Layout
-from fuzz.repro.dialects import Dialect, Names
+from corpus.case import Layout
 from fuzz.repro.pytest_file import pytest_file
 from fuzz.repro.script import script
 
 STRIDED = op_case("all_reduce", (3,), layout=Layout(strides=(2,)))
 RIGHT = op_case("all_reduce", (3,))
 FAILURES = [failure("wrong result", tensor="x"), failure("neighbours changed", tensor="x")]
-
-
-class Raw(Dialect):
-    """Calls that are given as text."""
-
-    def __init__(self, *lines: str) -> None:
-        super().__init__()
-        self.lines = lines
-
-    def imports(self, case: Case) -> tuple[str, ...]:
-        return ("import time",) if any("time." in line for line in self.lines) else ()
-
-    def call(self, case: Case, call: Call, names: Names) -> list[str]:
-        return list(self.lines)
-
-
-def environment(folder: Path) -> Mapping[str, str]:
-    """Nothing of ours can be imported, and temporary files are seen."""
-    (folder / "tmp").mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RANK", "WORLD_SIZE")}
-    return kept | {"TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
-
-
-def run(folder: Path, text: str, *command: str, name: str = "repro.py") -> subprocess.CompletedProcess[str]:
-    """Run a script (or `command` on it); it leaves nothing behind."""
-    (folder / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, *command, name],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    if not command:
-        assert list((folder / "tmp").iterdir()) == []
-    return done
-
-
-Forked = Callable[[Path, str], subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Forked]:
-    """Run a script in a fork of an interpreter that has torch already; it leaves nothing behind."""
-    helper = Path(__file__).with_name("preloaded.py")
-    with subprocess.Popen(
-        [sys.executable, str(helper)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def run_forked(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            (folder / "repro.py").write_text(text)
-            order = {"folder": str(folder), "file": "repro.py", "environment": dict(environment(folder))}
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-            status = int(process.stdout.readline())
-            out, err = ((folder / f"repro.py.{ending}").read_text() for ending in ("out", "err"))
-            assert list((folder / "tmp").iterdir()) == []
-            return subprocess.CompletedProcess(["repro.py"], status, out, err)
-
-        yield run_forked
-        process.stdin.close()
 
 
 def test_the_live_bug_of_gloo(tmp_path: Path) -> None:

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from program_cases import chains, related
 from repro_cases import Entry, entries
 
 from fuzz.repro.script import script
 
 WORLDS = Path(__file__).with_name("worlds.py")
 UNRUN = {"refused", "raised on some ranks", "hang", "crash", "stopped"}
-ENTRIES = [entry for entry in entries() if entry.case.world.size <= 4 and not UNRUN & set(entry.kinds)]
+ENTRIES = [*entries(), *chains(), *related()]
+ENTRIES = [entry for entry in ENTRIES if entry.case.world.size <= 4 and not UNRUN & set(entry.kinds)]
 
 
 def verdicts(mode: str, chosen: list[Entry], folder: Path) -> dict[str, list[str]]:
@@ -35,6 +37,13 @@ def test_a_right_library_is_right(tmp_path: Path) -> None:
     chosen = [e for e in chosen if " at " not in e.name] + reductions[::5]
     found = verdicts("dense", chosen, tmp_path)
     assert len(found) == len(chosen)
+    assert {name: said for name, said in found.items() if set(said) != {"right"}} == {}
+
+
+def test_chains_over_gloo_are_right(tmp_path: Path) -> None:
+    """Works that are waited for later, late ranks, permuted and twin groups, on the real library."""
+    chosen = [entry for entry in (*chains(), *related()) if entry.name != "chain of views"]
+    found = verdicts("gloo", chosen, tmp_path)
     assert {name: said for name, said in found.items() if set(said) != {"right"}} == {}
 
 
