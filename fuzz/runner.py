@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -12,11 +13,13 @@ from corpus.codec import dumps
 from corpus.contract import Contract
 from corpus.flags import Scope
 from corpus.meaning import check as check_meaning
+from corpus.meaning import overwrites
 from fuzz.backends import load
 from fuzz.backends.base import Backend
 from fuzz.faults import wrap
 from fuzz.ranks.cluster import Cluster, ClusterError
-from fuzz.ranks.pool import World, WorldConfig
+from fuzz.ranks.pool import LIBRARY_TIMEOUT_SECONDS, World, WorldConfig
+from oracles import illegal
 from oracles.judge import Judgement, judge
 from oracles.observation import Observation
 
@@ -26,7 +29,16 @@ DEADLINE = 15.0
 SLOWEST = 20e6
 """Bytes a second and rank that even a busy machine moves, checks included; larger cases get more time."""
 
-MAX_WORLDS = 4
+COMPILING = 300.0
+"""Seconds more for a program that is compiled as a whole: a first one takes 10 to 24, on an idle machine."""
+
+ILLEGAL_TIMEOUT = 2.0
+"""Seconds after which the library itself is to give up in an illegal program: it may raise then."""
+
+ILLEGAL_DEADLINE = 8.0
+"""Seconds that an illegal program may take: a few of the library's timeouts."""
+
+MAX_WORLDS = 8
 """Worlds kept alive at once; the one unused for longest makes room."""
 
 
@@ -49,12 +61,19 @@ class Runner:
 
     `ray_address` names a Ray cluster to use as it is, `cluster` is one that this process is connected to and that stays
     connected; without either, a private one is started on this machine when the first case runs. `memory` is the budget
-    in bytes for one rank's tensors.
+    in bytes for one rank's tensors. `pythons`: by backend, the interpreter of the environment that has its library
+    (default: this one).
     """
 
     def __init__(
-        self, *, ray_address: str | None = None, cluster: Cluster | None = None, memory: int = DEFAULT_MEMORY
+        self,
+        *,
+        ray_address: str | None = None,
+        cluster: Cluster | None = None,
+        memory: int = DEFAULT_MEMORY,
+        pythons: Mapping[str, str] | None = None,
     ) -> None:
+        self._pythons = dict(pythons or {})
         self._ray_address = ray_address
         self._memory = memory
         self._cluster = cluster
@@ -67,6 +86,7 @@ class Runner:
         """Return a backend by name, for what it states. Raises UnknownBackend."""
         if name not in self._backends:
             self._backends[name] = load(name)
+            self._backends[name].python = self._pythons.get(name, self._backends[name].python)
         return self._backends[name]
 
     def contract(self, case: Case) -> Contract:
@@ -84,7 +104,11 @@ class Runner:
         self._refuse(case, backend)
         world = self._world(case, backend)
         started = time.perf_counter()
-        observations = world.run(dumps(case), self.deadline + case.memory() * case.world.size / SLOWEST)
+        moving = case.memory() * case.world.size / SLOWEST + (0.0 if case.mode == "eager" else COMPILING)
+        if case.illegal is None:
+            observations = world.run(dumps(case), self.deadline + moving)
+        else:
+            observations = world.run_once(dumps(case), ILLEGAL_DEADLINE + moving, lambda seen: self._probe(case, seen))
         if world.opened:
             judgement = judge(case, self.contract(case), observations)
         else:
@@ -92,6 +116,11 @@ class Runner:
             said = next((f"rank {one.rank}: {one.error}" for one in observations if one.error and one.error_type), "")
             judgement = Judgement(lost=f"the world did not open: {said}")
         return Outcome(case, tuple(observations), judgement, time.perf_counter() - started)
+
+    def _probe(self, case: Case, observations: Sequence[Observation]) -> str | None:
+        """What to run after an illegal program, to see what it left behind."""
+        following = illegal.probe(case, self.contract(case), observations)
+        return None if following is None else dumps(following)
 
     def check(self, case: Case) -> Outcome:
         """Run a case; raise what the oracles found and call a bug.
@@ -117,27 +146,48 @@ class Runner:
             raise NotRun(f"case: needs {case.memory()} bytes a rank, over the budget of {self._memory}")
         check_meaning(case)
         wrap(backend, case.fault)
-        if case.mode != "eager":
-            raise NotRun(f"mode {case.mode}: this version runs eager programs only")
+        if case.mode not in backend.modes:
+            raise NotRun(f"mode {case.mode}: {backend.name} runs {', '.join(backend.modes)} programs")
+        if case.mode != "eager" and (case.fault is not None or case.illegal is not None or overwrites(case)):
+            raise NotRun(f"mode {case.mode}: only a legal program that uses no tensor before it is overwritten")
         known = {flag.name: flag for flag in backend.flags}
         for name, _ in case.flags:
             if name not in known:
                 raise NotRun(f"flag {name}: {backend.name} has {', '.join(known) or 'no flags'}")
         contract = backend.contract(dict(case.flags))
-        for call in case.program:
+        for call in dict.fromkeys((*case.program, *(call for _, program in case.programs for call in program))):
             if call.local:
                 continue
             promise = contract.op(call.op)
             if promise.in_place and call.inputs != call.outputs:
                 raise NotRun(f"{call.op}: {backend.name} works in place, so its outputs are its inputs")
-            if any((case.tensor(name).spec.payload is None) != promise.returned for name in call.outputs):
+            given = [case.tensor(name).on(rank) for name in call.outputs for rank in case.ranks(call)]
+            if any((spec.payload is None) != promise.returned for spec in given):
                 who = "returns its outputs" if promise.returned else "writes to outputs that the caller allocated"
                 raise NotRun(f"{call.op}: {backend.name} {who}")
             if call.region is not None or call.stream:
                 raise NotRun(f"{call.op}: this version runs no grouped regions and no streams")
+        if case.illegal is not None:
+            self._refuse_illegal(case, contract, backend)
+        elsewhere = {"cpu"} if case.illegal == "device" else set()
         for tensor, spec in case.specs():
-            if spec.memory != backend.memory():
+            if spec.memory not in elsewhere | {backend.memory()}:
                 raise NotRun(f"tensor {tensor.name}: {backend.name} works on {backend.memory()}, not on {spec.memory}")
+
+    @staticmethod
+    def _refuse_illegal(case: Case, contract: Contract, backend: Backend) -> None:
+        """Where the contract or the machine decides what is illegal, it is."""
+        if case.fault is not None:
+            raise NotRun(f"fault {case.fault}: faults are seeded in legal programs")
+        if case.illegal == "device" and not any(spec.memory != backend.memory() for _, spec in case.specs()):
+            raise NotRun(f"illegal: every tensor is on {backend.memory()}, as {backend.name} wants it")
+        if case.illegal == "unsupported dtype" and all(
+            contract.op(call.op).accepts(case.tensor(name).on(rank).dtype, call.reduce_op)
+            for call in case.program
+            for name in call.inputs + call.outputs
+            for rank in case.ranks(call)
+        ):
+            raise NotRun(f"illegal: {backend.name} takes every dtype in the program")
 
     def _world(self, case: Case, backend: Backend) -> World:
         given = dict(case.flags)
@@ -146,7 +196,10 @@ class Runner:
             backend=case.backend,
             size=case.world.size,
             environment=tuple((flag.name, given.get(flag.name)) for flag in outside),
+            python=backend.python,
             gpus_per_rank=backend.gpus_per_rank,
+            launcher=backend.launcher,
+            timeout=LIBRARY_TIMEOUT_SECONDS if case.illegal is None else ILLEGAL_TIMEOUT,
         )
         if config in self._worlds:
             self._worlds.move_to_end(config)

@@ -8,7 +8,12 @@ from fuzz.backends.base import Backend
 
 BUILT_IN = {
     "gloo": "fuzz.backends.gloo:Gloo",
+    "functional": "fuzz.backends.functional:Functional",
+    "mpich": "fuzz.backends.mpi:Mpich",
     "nccl": "fuzz.backends.nccl:Nccl",
+    "openmpi": "fuzz.backends.mpi:OpenMpi",
+    "ray": "fuzz.backends.ray_collective:RayCollective",
+    "threaded": "fuzz.backends.threaded:Threaded",
     "vllm-model": "fuzz.backends.vllm_model:VllmModel",
 }
 

@@ -7,10 +7,11 @@ Ray nor Hypothesis; modules import torch and the library inside these methods, o
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from corpus.case import Call, Case
 from corpus.contract import Contract
@@ -45,6 +46,14 @@ class Backend(ABC):
     faults: ClassVar[Mapping[str, str]] = {}
     """Seeded faults by name, with what each does wrong: our own test of ourselves."""
     gpus_per_rank: ClassVar[int] = 0
+    modes: ClassVar[tuple[str, ...]] = ("eager",)
+    """The modes (`corpus.case.MODES`) in which programs can be run; of those but eager, `run_program` is asked."""
+    launcher: ClassVar[str] = "fork"
+    """What starts the ranks: "fork", one process each; "threads", in one process; or the mpiexec of this name in
+    `fuzz.ranks.launch.LAUNCHERS`.
+    """
+    python: str = sys.executable
+    """The interpreter of the environment that has the library; whoever knows of another one sets it."""
 
     @abstractmethod
     def contract(self, flags: Mapping[str, str]) -> Contract:
@@ -82,6 +91,24 @@ class Backend(ABC):
         """
         returned = self.run(case, call, rank, tensors)
         return lambda: returned
+
+    def run_program(self, case: Case, rank: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Run the whole program on this rank, local computations included, in the case's mode, which is not eager.
+
+        `tensors` and what is returned: as in `run`, of all calls. Raises what the library raises.
+        """
+        raise NotImplementedError(f"{self.name} runs a program call by call")
+
+    def operator(
+        self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]
+    ) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return the registered torch operator (an OpOverload) that `run` goes through, and its positional arguments;
+        None where there is none. What it returns is what `run` returns, in order.
+
+        Asked just before `run`, with the same tensors: what the operator's schema and fake say is compared with what
+        happens.
+        """
+        return None
 
     def routes(self) -> tuple[str, ...]:
         """Return the routes that ran since the last question, in order."""

@@ -25,6 +25,7 @@ class C10d(Backend):
         # By ranks, and by how many groups of the same ranks the case has before it.
         self._groups: dict[tuple[tuple[int, ...], int], Any] = {}
         self._routes: list[str] = []
+        self._timeout = timedelta(minutes=30)
 
     def open(self, place: Place) -> None:
         """Join the default process group."""
@@ -33,14 +34,17 @@ class C10d(Backend):
 
         # Newer versions rename two collectives and warn at each call of the names that older ones have.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+        # torch read the environment when it was imported, which was before the world's was set.
+        vars(dist)["set_debug_level_from_env"]()
         if place.device is not None:
             torch.cuda.set_device(place.device)
+        self._timeout = timedelta(seconds=place.timeout)
         dist.init_process_group(
             self.process_group,
             init_method=place.init_method,
             rank=place.rank,
             world_size=place.size,
-            timeout=timedelta(seconds=place.timeout),
+            timeout=self._timeout,
         )
 
     def prepare(self, case: Case) -> None:
@@ -52,7 +56,7 @@ class C10d(Backend):
                 ranks = list(place[0])
                 # By default new_group sorts; older versions always do.
                 order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
-                self._groups[place] = dist.new_group(ranks, **order)
+                self._groups[place] = dist.new_group(ranks, timeout=self._timeout, **order)
 
     def group(self, case: Case, call: Call) -> Any:
         """The process group of a call."""

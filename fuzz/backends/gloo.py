@@ -9,9 +9,11 @@ nothing is promised of it, so it is not in the contract.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from corpus.contract import Contract, OpContract, Promise
 from corpus.dtypes import DTYPES
+from corpus.flags import Flag, Scope
 from corpus.thresholds import FAMOUS, Threshold
 from fuzz.backends.c10d import C10d
 
@@ -41,9 +43,18 @@ class Gloo(C10d):
         ),
     )
 
+    flags = (
+        Flag(
+            "TORCH_DISTRIBUTED_DEBUG",
+            ("DETAIL",),
+            Scope.WORLD,
+            "torch.distributed documentation, debugging: checks every collective call for consistency among the ranks",
+        ),
+    )
+
     def contract(self, flags: Mapping[str, str]) -> Contract:
-        """gloo has no flags that change what it promises."""
-        return CONTRACT
+        """What gloo promises, and with TORCH_DISTRIBUTED_DEBUG=DETAIL what its checks do."""
+        return CHECKED if flags.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL" else CONTRACT
 
 
 def _docstring(function: str, quote: str) -> str:
@@ -111,7 +122,9 @@ CONTRACT = Contract(
             source=_docstring("all_to_all", "Complex tensors are supported."), dtypes=_MOVED, uneven=True
         ),
         "send_recv": OpContract(source=_TABLE, dtypes=tuple(DTYPES), min_world=2),
-        "barrier": OpContract(source=_TABLE),
+        "barrier": OpContract(
+            source=_docstring("barrier", "This collective blocks processes until the whole group enters this function")
+        ),
     },
     views=Promise(
         "right or refused",
@@ -129,9 +142,39 @@ CONTRACT = Contract(
         "is taken",
     ),
     nan_extremum=Promise("unspecified", "nothing is said of NaN in MIN and MAX; gloo keeps either, by position"),
+    permuted_groups=Promise(
+        True,
+        'torch 2.13 docstring of new_group, sort_ranks: "If False, preserve the caller-provided rank order so that '
+        'position in the ranks list determines group rank."',
+    ),
     reduce_others=Promise(
         "unspecified",
         _docstring("reduce", "Only the process with rank dst is going to receive the final result.")
         + "; of the others' buffers nothing is said, and they hold partial results (pytorch#21480)",
     ),
 )
+
+_DETAIL = "torch.distributed documentation (2.13), debugging, TORCH_DISTRIBUTED_DEBUG=DETAIL: "
+_CONSISTENT = (
+    f'{_DETAIL}"the collective itself is checked for consistency by ensuring all collective functions match and are '
+    "called with consistent tensor shapes. If this is not the case, a detailed error report is included when the "
+    'application crashes, rather than a hang or uninformative error message."'
+)
+_STUCK = (
+    f'{_DETAIL}"these checks include a torch.distributed.monitored_barrier, which ensures all ranks complete their '
+    'outstanding collective calls and reports ranks which are stuck."'
+)
+_COLLECTIVES = tuple(op for op in CONTRACT.ops if op != "send_recv")
+"""The checks are of "every collective call": send and recv are none."""
+
+CHECKED = replace(
+    CONTRACT,
+    illegal={
+        "shape": Promise(tuple(op for op in _COLLECTIVES if not CONTRACT.ops[op].uneven), _CONSISTENT),
+        "order": Promise(_COLLECTIVES, _CONSISTENT),
+        "count": Promise(_COLLECTIVES, _STUCK),
+    },
+)
+"""The contract where torch.distributed checks each call before gloo runs it. Its documentation says nothing of dtypes,
+reduce ops and roots that differ; where a collective takes uneven shapes, they may differ.
+"""

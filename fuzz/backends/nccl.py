@@ -70,6 +70,11 @@ CONTRACT = Contract(
             True, 'docstring of all_reduce: "After the call tensor is going to be bitwise identical in all processes."'
         )
     },
+    permuted_groups=Promise(
+        True,
+        'torch 2.13 docstring of new_group, sort_ranks: "If False, preserve the caller-provided rank order so that '
+        'position in the ranks list determines group rank."',
+    ),
     accumulation=Promise("native or wide", f"{_DOC}: no accumulation type is promised; in-network reduction is wide"),
     average=Promise(("sum/n", "sum*(1/n)", "pre*(1/n)"), f"{_DOC}: the order of scaling and summing is not promised"),
 )

@@ -73,17 +73,24 @@ class VllmModel(C10d):
 
     def run(self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Call the registered operator."""
+        operator, arguments = self.operator(case, call, rank, tensors)
+        x, _, threshold = arguments
+        _GROUPS["tp"] = self.group(case, call)
+        in_place = 0 < threshold <= x.numel()
+        self._routes.append("pynccl:in-place" if in_place else "pynccl")
+        return {call.outputs[0]: operator(*arguments)}
+
+    def operator(
+        self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The operator as vLLM registers it, and (input, name of the group, elements from which it is in place)."""
         _register()
         import torch
 
         threshold = resolve(dict(case.flags))
         if case.fault == FAULT and "VLLM_INPLACE_AR_MIN" not in dict(case.flags):
             threshold = IN_PLACE_FROM
-        x = tensors[call.inputs[0]]
-        _GROUPS["tp"] = self.group(case, call)
-        in_place = 0 < threshold <= x.numel()
-        self._routes.append("pynccl:in-place" if in_place else "pynccl")
-        return {call.outputs[0]: torch.ops.vllm_model.all_reduce(x, "tp", threshold)}
+        return torch.ops.vllm_model.all_reduce.default, (tensors[call.inputs[0]], "tp", threshold)
 
 
 _GROUPS: dict[str, Any] = {}

@@ -134,7 +134,8 @@ class RankActor:
 def _forked(server: socket.socket) -> int:
     """Return the number of the process just asked for, past whatever the server says of older ones."""
     while True:
-        message = wire.receive(server, deadline=time.monotonic() + _KILL_SECONDS)
+        # It may import something first, which is slow on a busy machine.
+        message = wire.receive(server, deadline=time.monotonic() + zygote.START_SECONDS)
         if message is None:
             raise zygote.ZygoteError("the fork server ended")
         if "forked" in message:
@@ -150,7 +151,7 @@ class _Child:
         self.config = config
         self.last_call = last_call
         self.sock = sock
-        self._pid = pid
+        self.pid = pid
         self._server = server
         self._exit: dict[str, Any] | None = None
         self._server_gone = False
@@ -223,7 +224,7 @@ class _Child:
             message = None
         if message is None:
             self._server_gone = True
-        elif message.get("exited") == self._pid:
+        elif message.get("exited") == self.pid:
             self._exit = message
         elif message.get("peer") == self.config.world:
             self._peer_died = time.monotonic()
@@ -255,7 +256,7 @@ class _Child:
     def _late(self, began: float) -> Observation:
         if self._peer_died is not None:
             return self._observation(Status.CUT_SHORT, began, stack=self._stack())
-        if process.state(self._pid) in ("T", "t"):
+        if process.state(self.pid) in ("T", "t"):
             return self._observation(Status.STOPPED, began)
         return self._observation(Status.HUNG, began, stack=self._stack())
 

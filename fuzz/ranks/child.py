@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
-from fuzz.ranks import wire
+from fuzz.ranks import launched, wire
 from fuzz.ranks.process import die_with_parent
 from oracles.observation import Observation, Status
 
@@ -45,7 +45,7 @@ class ChildConfig:
 
     `world` names one building of one world; `environment` holds variables to set, or to unset where the
     value is None; `path` is added to the import path; `timeout` is in seconds; `folder` is where the
-    supervisor finds this rank's files.
+    supervisor finds this rank's files; `launched`: the supervisor sends first what an mpiexec gave.
     """
 
     world: str
@@ -59,6 +59,7 @@ class ChildConfig:
     path: tuple[str, ...]
     timeout: float
     folder: str
+    launched: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_json` is its inverse."""
@@ -149,6 +150,8 @@ def _line_buffered(stream: IO[str]) -> None:
 
 def _serve(config: ChildConfig, sock: socket.socket) -> int:
     """Open the world, answer cases until end of file and return the exit status."""
+    if config.launched:
+        launched.adopt(sock, os.getppid())
     for name, value in config.environment:
         if value is None:
             os.environ.pop(name, None)

@@ -16,10 +16,10 @@ CPUS_PER_RANK = 0.01
 PLACE_SECONDS = 120.0
 """How long ranks wait for others to give back GPUs, and for Ray to start their actors."""
 
-_RAISED_SECONDS = 0.3
+RAISED_SECONDS = 0.3
 """How long ranks may take to say what another one has said before the one that raised is ended."""
 
-_MARGIN_SECONDS = 20.0
+MARGIN_SECONDS = 20.0
 """What an actor may need beyond a deadline: a stack, a kill, a busy machine."""
 
 
@@ -98,23 +98,23 @@ class Crew:
         replies = self._call(method, arguments, seconds)
         return [each if isinstance(each, Observation) else Observation.from_json(each) for each in replies]
 
-    def run(self, case_text: str, deadline: float) -> list[Observation]:
+    def run(self, case_text: str, deadline: float, patience: float = RAISED_SECONDS) -> list[Observation]:
         """Have every rank run one case, and return their observations by rank.
 
-        Ranks that wait for one whose call raised wait in vain. After a moment it is ended, so that they need not wait
-        for the deadline; what they say from then on is a consequence, and they are CUT_SHORT.
+        Ranks that wait for one whose call raised wait in vain. After a moment (`patience`, in seconds) it is ended, so
+        that they need not wait for the deadline; what they say from then on is a consequence, and they are CUT_SHORT.
         """
         import ray
 
-        limit = time.monotonic() + deadline + _MARGIN_SECONDS
+        limit = time.monotonic() + deadline + MARGIN_SECONDS
         calls = {seat.actor.run.remote(case_text, deadline): rank for rank, seat in self._living()}
         found: dict[int, Observation] = {rank: _lost(rank, RuntimeError("no actor")) for rank in range(self.size)}
         pending = list(calls)
         raised: list[int] = []
         cut = False
         while pending:
-            patience = _RAISED_SECONDS if raised and not cut else max(limit - time.monotonic(), 0.0)
-            ready, pending = ray.wait(pending, num_returns=1, timeout=patience)
+            left = max(limit - time.monotonic(), 0.0)
+            ready, pending = ray.wait(pending, num_returns=1, timeout=patience if raised and not cut else left)
             if not ready and raised and not cut:
                 for rank, seat in self._living():
                     if rank in raised:
@@ -179,7 +179,7 @@ class Crew:
         """Return what a method returned, by rank, and a LOST observation where an actor was given up."""
         import ray
 
-        limit = time.monotonic() + seconds + _MARGIN_SECONDS
+        limit = time.monotonic() + seconds + MARGIN_SECONDS
         calls = [(rank, getattr(seat.actor, method).remote(*arguments[rank])) for rank, seat in self._living()]
         replies = []
         for rank, call in calls:

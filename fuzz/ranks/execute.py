@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from corpus.case import LATE_SECONDS, Call, Case
 from corpus.codec import loads, text_digest
+from corpus.contract import Contract
 from corpus.meaning import Flow, uses
 from fuzz.backends import load
 from fuzz.backends.base import Backend, Place
 from fuzz.faults import wrap
+from oracles import barrier, illegal, schema
 from oracles.buffers import Buffer, build
 from oracles.observation import Observation, Status
 from oracles.observe import observe
 
 UNLIMITED = 1 << 62
 """The driver has checked the memory budget already."""
+
+
+def preload(backend: str) -> None:
+    """Import what ranks of a backend need besides. Called in the process that they are forked from."""
+    if type(load(backend)).operator is not Backend.operator:
+        schema.prepare()
 
 
 class Executor:
@@ -28,6 +38,7 @@ class Executor:
         self, *, backend: str, rank: int, size: int, init_method: str, device: int | None, timeout: float
     ) -> None:
         self.rank = rank
+        self.timeout = timeout
         self.device = torch.device("cpu") if device is None else torch.device("cuda", device)
         self.backend = load(backend)
         self.backend.open(Place(rank=rank, size=size, init_method=init_method, device=device, timeout=timeout))
@@ -43,7 +54,7 @@ class Executor:
         buffers = build(case, self.rank, self.device)
         run = Run(self, case, buffers)
         run.calls(begun)
-        reports = {} if run.error is not None else observe(case, contract, self.rank, buffers)
+        reports = run.reports(contract)
         return Observation(
             rank=self.rank,
             status=Status.OK if run.error is None else Status.RAISED,
@@ -73,6 +84,10 @@ class Run:
         self.call = -1
         self.error: Exception | None = None
         self.seconds = 0.0
+        self._waited = 0.0
+        # When this rank entered and left each barrier, by the call's index.
+        self._barriers: dict[int, tuple[float, float]] = {}
+        self._watches: list[schema.Watch] = []
         # By call, what waits for its work and gives the tensors that it returned.
         self._pending: dict[int, Callable[[], Mapping[str, torch.Tensor]]] = {}
 
@@ -82,12 +97,18 @@ class Run:
         backend = wrap(executor.backend, case.fault)
         program = case.calls(executor.rank)
         flow = Flow(case) if case.illegal is None and len(program) > 1 else None
-        started = time.perf_counter()
+        started = began = time.perf_counter()
         try:
             backend.prepare(case)
+            if case.mode != "eager":
+                self.call = 0
+                begun(0)
+                self._whole(backend)
+                program = ()
             for index, call in enumerate(program):
                 self.call = index
                 begun(index)
+                began = time.perf_counter()
                 if executor.rank in case.ranks(call):
                     if flow is not None:
                         self._save(flow, index, call)
@@ -97,7 +118,28 @@ class Run:
                 torch.cuda.synchronize(executor.device)
         except Exception as error:  # whatever a library under test raises is an observation
             self.error = error
+            self._waited = time.perf_counter() - began
         self.seconds = time.perf_counter() - started
+        _fill_new_memory(None)
+
+    def reports(self, contract: Contract) -> dict[str, Any]:
+        """What the oracles see of the tensors: of a legal program that raised, nothing."""
+        if self.case.illegal is not None:
+            # Half of it: what a busy machine adds to an error that comes at once is far less.
+            timed_out = self._waited >= self.executor.timeout / 2
+            raised = None if self.error is None else max(self.call, 0)
+            rank = self.executor.rank
+            return illegal.observe(self.case, contract, rank, self.buffers, raised=raised, timed_out=timed_out)
+        if self.error is not None:
+            return {}
+        seen = observe(self.case, contract, self.executor.rank, self.buffers)
+        return {**seen, "barrier": barrier.observe(self._barriers), "schema": schema.observe(self._watches)}
+
+    def _whole(self, backend: Backend) -> None:
+        """Run the program in one piece."""
+        views = {name: buffer.view for name, buffer in self.buffers.items() if buffer.view is not None}
+        self.poison(tuple(self.buffers))
+        self._keep(backend.run_program(self.case, self.executor.rank, views))
 
     def _save(self, flow: Flow, index: int, call: Call) -> None:
         """Keep what an earlier call has used and this one overwrites: the oracles look at it afterwards."""
@@ -124,10 +166,24 @@ class Run:
             _compute(call, given)
             return
         self.poison(use.outputs)
+        entered = time.monotonic()
         if call.wait is None:
-            self._keep(backend.run(self.case, call, rank, given))
+            self._run(backend, index, call, given)
         else:
             self._pending[index] = backend.begin(self.case, call, rank, given)
+        if call.op == "barrier" and call.wait is None:
+            self._barriers[index] = entered, time.monotonic()
+
+    def _run(self, backend: Backend, index: int, call: Call, given: Mapping[str, torch.Tensor]) -> None:
+        """Run a call and wait for it; where it is a registered operator, watch what that says of itself."""
+        rank = self.executor.rank
+        operator = backend.operator(self.case, call, rank, given)
+        watch = None if operator is None else schema.Watch(index, *operator)
+        returned = backend.run(self.case, call, rank, given)
+        self._keep(returned)
+        if watch is not None:
+            watch.returned([returned[name] for name in call.outputs if name in returned])
+            self._watches.append(watch)
 
     def _finish(self, index: int, begun: Callable[[int], None]) -> None:
         """Wait for the works that are due after call `index`, the newest first."""
@@ -142,11 +198,23 @@ class Run:
             self.buffers[name].returned = tensor
 
     def poison(self, outputs: tuple[str, ...]) -> None:
-        """Free a block full of 0xA5 of the size that the library will ask for: what it leaves unwritten then shows."""
+        """If the library is to allocate an output, let new memory be full of 0xA5: what it leaves unwritten then shows.
+
+        The C library fills it; of a GPU, a block of the size that will be asked for is filled and freed.
+        """
         for name in outputs:
             spec = self.buffers[name].spec
             if spec.payload is None and spec.numel:
+                _fill_new_memory(0xA5)
                 torch.empty(spec.storage_bytes, dtype=torch.uint8, device=self.executor.device).fill_(0xA5)
+
+
+def _fill_new_memory(byte: int | None) -> None:
+    """Let the C library fill the memory that it hands out with this byte; None: leave it as it is."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        # glibc fills new memory with the complement of M_PERTURB (-6), and none where that is 0.
+        libc.mallopt(-6, 0 if byte is None else byte ^ 0xFF)
 
 
 def _compute(call: Call, given: Mapping[str, torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,9 @@ from fuzz.ranks import zygote
 from fuzz.ranks.actor import OPEN_SECONDS
 from fuzz.ranks.child import ChildConfig
 from fuzz.ranks.cluster import Cluster
-from fuzz.ranks.crew import Place
+from fuzz.ranks.crew import Crew, Place
+from fuzz.ranks.launch import LaunchedCrew
+from fuzz.ranks.threads import ThreadsCrew
 from oracles.observation import Observation, Status
 
 LIBRARY_TIMEOUT_SECONDS = 3600.0
@@ -35,7 +37,9 @@ class WorldConfig:
 
     `environment` holds process-level variables: their value, or None where it must be unset. It is applied
     after torch was imported and before anything else is. `python` is the interpreter of the environment
-    under test, `executor` the "module:Class" that runs cases (see `fuzz.ranks.child.Executor`).
+    under test, `executor` the "module:Class" that runs cases (see `fuzz.ranks.child.Executor`). `timeout` is the
+    process group's own, in seconds. `launcher` is "fork", "threads", or the mpiexec of `fuzz.ranks.launch.LAUNCHERS`
+    that starts the ranks.
     """
 
     backend: str
@@ -44,6 +48,8 @@ class WorldConfig:
     python: str = sys.executable
     gpus_per_rank: int = 0
     executor: str = "fuzz.ranks.execute:Executor"
+    timeout: float = LIBRARY_TIMEOUT_SECONDS
+    launcher: str = "fork"
 
 
 class World:
@@ -60,7 +66,13 @@ class World:
         self.last_rebuild_seconds = 0.0
         self.opened = True
         self._cluster = cluster
-        self._crew = cluster.crew(config.size, config.gpus_per_rank)
+        self._crew: Crew | LaunchedCrew | ThreadsCrew
+        if config.launcher == "fork":
+            self._crew = cluster.crew(config.size, config.gpus_per_rank)
+        elif config.launcher == "threads":
+            self._crew = ThreadsCrew(cluster.crew(1, 0), config.size)
+        else:
+            self._crew = LaunchedCrew(config.size, config.launcher)
         self._name = secrets.token_hex(4)
         self._built = 0
         self._open = False
@@ -85,12 +97,38 @@ class World:
         self._busy = False
         return observations
 
+    def run_once(
+        self, case_text: str, deadline: float, follow_up: Callable[[list[Observation]], str | None]
+    ) -> list[Observation]:
+        """Run one case as `run` does, after which the world is not to be trusted: the next case gets another one.
+
+        No rank is ended for what another one raised, only at the deadline. `follow_up` is shown the observations, and
+        may return a case to run in the world as they left it; what the ranks see there stands in their reports, under
+        "probe".
+        """
+        self._busy = True
+        observations = [] if self._open else self._build()
+        self._open = False
+        self.opened = _sound(observations)
+        if self.opened:
+            observations = _cut_short(self._crew.run(case_text, deadline, deadline))
+            following = follow_up(observations)
+            if following is not None:
+                seen = self._crew.run(following, deadline, deadline)
+                observations = [
+                    replace(first, reports={**first.reports, "probe": then.to_json()})
+                    for first, then in zip(observations, seen, strict=True)
+                ]
+        self._crew.stop()
+        self._busy = False
+        return observations
+
     def close(self) -> None:
         """End the ranks. Their actors go back to the cluster if they are sound and hold no GPUs."""
         # A run that was interrupted keeps its actors busy up to its deadline: they are not worth the wait.
         whole = not self._busy and self._crew.leave(_GRACE_SECONDS if self._open else 0.0)
         self._open = False
-        if whole and not self.config.gpus_per_rank:
+        if whole and not self.config.gpus_per_rank and isinstance(self._crew, Crew):
             self._cluster.keep(self._crew)
         else:
             self._crew.disband()
@@ -136,7 +174,7 @@ class World:
                     device=device,
                     environment=(*given, *self.config.environment),
                     path=_import_path(self.config.python),
-                    timeout=LIBRARY_TIMEOUT_SECONDS,
+                    timeout=self.config.timeout,
                     folder=str(folder),
                 )
             )

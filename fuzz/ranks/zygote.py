@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def link_code(base: Path) -> Path:
     return code
 
 
+def environment(base: Path) -> dict[str, str]:
+    """Return the variables for a process under the interpreter of an environment under test: ours, without Ray's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_RAYS_OWN)}
+    paths = [str(link_code(base)), *(path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    return inherited | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
 def connect(base: Path, python: str) -> socket.socket:
     """Connect to this node's fork server for the interpreter `python`; start it where there is none.
 
@@ -112,6 +120,18 @@ def connect(base: Path, python: str) -> socket.socket:
         said = tail(log, 2000).strip()
         raise ZygoteError(f"the fork server under {python} did not start ({reason}): {said}")
     return sock
+
+
+@cache
+def _preload(executor: str, backend: str) -> None:
+    """Have the executor import what children of this backend need besides, once for all of them.
+
+    What goes wrong here goes wrong in the child too, which can say so.
+    """
+    hook = getattr(sys.modules.get(executor.partition(":")[0]), "preload", None)
+    if hook is not None:
+        with contextlib.suppress(Exception):
+            hook(backend)
 
 
 def tail(path: Path, size: int) -> str:
@@ -153,10 +173,6 @@ def _start(base: Path, python: str) -> None:
     """Start the server. It inherits a socket that listens already, so that nobody has to poll."""
     folder = home(base, python)
     (folder / "socket").unlink(missing_ok=True)
-    code = link_code(base)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_RAYS_OWN)}
-    paths = [str(code), *(path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path)]
-    environment = inherited | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
     with socket.socket(socket.AF_UNIX) as listener, (folder / "log").open("wb") as log:
         listener.bind(str(folder / "socket"))
         listener.listen(128)
@@ -174,7 +190,7 @@ def _start(base: Path, python: str) -> None:
             starter = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=environment,
+                env=environment(base),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -278,6 +294,7 @@ class _Zygote:
                     os.kill(one.pid, message["signal"])
 
     def _fork(self, client: _Client, config: child.ChildConfig, sock: socket.socket) -> None:
+        _preload(config.executor, config.backend)
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
