@@ -492,10 +492,11 @@ class Campaign:
         """
         limit = time.perf_counter() + EXAMINE_SECONDS
         symptom = symptom_of(outcome, failures[0])
+        contract = self._runner.contract(outcome.case)
         changed = True
         while changed:
             changed = False
-            for variation in plainer(outcome.case, place(outcome.case, failures[0].call)):
+            for variation in plainer(outcome.case, place(outcome.case, failures[0].call), contract):
                 if often > 1 and time.perf_counter() > limit:
                     return outcome, failures
                 trial = self._repeatedly(variation.case, symptom, often)

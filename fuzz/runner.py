@@ -38,7 +38,7 @@ ILLEGAL_TIMEOUT = 2.0
 ILLEGAL_DEADLINE = 8.0
 """Seconds that an illegal program may take: a few of the library's timeouts."""
 
-MAX_WORLDS = 8
+MAX_WORLDS = 6
 """Worlds kept alive at once; the one unused for longest makes room."""
 
 

@@ -207,8 +207,10 @@ _CHANGES: dict[str, Callable[[Case, int, str], Case | None]] = {
 }
 
 
-def plainer(case: Case, index: int) -> Iterator[Variation]:
+def plainer(case: Case, index: int, contract: Contract) -> Iterator[Variation]:
     """The case with one trait at a time made plain, where it is not: what does not matter to a bug can go.
+
+    What the contract does not list is not plainer: it may fail for a reason of its own.
 
     Of layouts, only those of the case's own class are made contiguous: another class among them stays.
     """
@@ -224,9 +226,17 @@ def plainer(case: Case, index: int) -> Iterator[Variation]:
             changed = _legal(lambda trait=trait, value=value: _dense(case, own[trait], value))  # type: ignore[misc]
         else:
             changed = _CHANGES[trait](case, max(index, 0), plain)
-        if changed is not None and changed != case:
+        if changed is not None and changed != case and _listed(changed, max(index, 0), contract):
             yield Variation(trait, plain, changed)
     yield from _simpler(case)
+
+
+def _listed(case: Case, index: int, contract: Contract) -> bool:
+    """Whether the contract lists the dtype and reduce op of a call; of an illegal program that is not asked."""
+    call = case.program[index]
+    if case.illegal is not None or call.local or not call.inputs + call.outputs:
+        return True
+    return contract.op(call.op).accepts(traits(case, index)["dtype"], call.reduce_op)
 
 
 def _dense(case: Case, names: tuple[str, ...], layout: str) -> Case:

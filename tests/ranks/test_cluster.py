@@ -59,8 +59,10 @@ def started(running: subprocess.Popen[str]) -> tuple[Path, list[int]]:
     """Wait until a driver has run a case; return its directory and all processes below it."""
     assert running.stdout is not None
     assert running.stderr is not None
-    directory = Path(running.stdout.readline().strip())
-    assert directory.name.startswith("cclfuzz-"), running.stderr.read()
+    # Ray may print warnings of its own first, such as that it runs many workers.
+    names = (Path(line.strip()) for line in running.stdout)
+    directory = next((path for path in names if path.name.startswith("cclfuzz-") and path.is_absolute()), None)
+    assert directory is not None, running.stderr.read()
     return directory, descendants(running.pid)
 
 
