@@ -6,9 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from fuzz.ranks.cluster import Cluster
 from fuzz.runner import Runner
+
+# Hypothesis draws integers from those that stand in the source of the modules imported so far. Then a seed would name
+# other cases in every worker, and after every change to a file that has nothing to do with it.
+setattr(providers, "_get_local_constants", providers.Constants)  # noqa: B010
 
 
 @pytest.fixture(scope="session")
