@@ -113,7 +113,9 @@ class Runner:
             judgement = judge(case, self.contract(case), observations)
         else:
             # An environment that keeps ranks from meeting says nothing of a collective.
-            said = next((f"rank {one.rank}: {one.error}" for one in observations if one.error and one.error_type), "")
+            # A rank with an exception of its own says more than one that waited for it.
+            saying = sorted((one for one in observations if one.error), key=lambda one: not one.error_type)
+            said = f"rank {saying[0].rank}: {saying[0].error}" if saying else ""
             judgement = Judgement(lost=f"the world did not open: {said}")
         return Outcome(case, tuple(observations), judgement, time.perf_counter() - started)
 

@@ -110,7 +110,8 @@ class RankActor:
 
     def _fork(self, base: Path, python: str, config: ChildConfig) -> _Child:
         folder = zygote.home(base, python)
-        if self._zygote is None or self._zygote[0] != folder:
+        # The one it was connected to may have died with another world since.
+        if self._zygote is None or self._zygote[0] != folder or _hung_up(self._zygote[1]):
             self._hang_up()
             self._zygote = (folder, zygote.connect(base, python))
         server = self._zygote[1]
@@ -129,6 +130,13 @@ class RankActor:
             ours.close()
             raise
         return _Child(config, pid, ours, server, last_call)
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    """Whether the other side is gone, whatever it said before."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _forked(server: socket.socket) -> int:

@@ -262,6 +262,19 @@ def test_a_lost_fork_server_is_replaced(pair: World, tmp_path: Path) -> None:
     assert goes_on(pair)
 
 
+def test_a_fork_server_that_died_with_another_world_is_no_loss(pair: World, cluster: Cluster) -> None:
+    config = WorldConfig("closed", 2, executor=TOY)
+    with World(config, cluster) as closed:
+        assert goes_on(closed)
+    server = parent(pids(pair)[0])
+    os.kill(server, signal.SIGKILL)
+    while Path(f"/proc/{server}").exists() and "\nState:\tZ" not in Path(f"/proc/{server}/status").read_text():
+        time.sleep(0.005)
+    # Its actors are those of the world that was closed, and have the connection of then.
+    with World(config, cluster) as again:
+        assert goes_on(again)
+
+
 def test_ranks_see_all_of_their_worlds_gpus(cluster: Cluster) -> None:
     asked = ["device", "getenv CUDA_VISIBLE_DEVICES"]
     with World(WorldConfig("none", 2, gpus_per_rank=1, executor=TOY), cluster) as world:
