@@ -101,7 +101,8 @@ def test_the_pytest_file(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_no_rank(tmp_path: Path) -> None:
-    hang = Raw('print("ready", flush=True)', "time.sleep(3600)")
+    # One write: print may take two, and then the lines of two ranks mix.
+    hang = Raw(r'os.write(1, b"ready\n")', "time.sleep(3600)")
     text = script(replace(RIGHT, seed=1), [failure("hang")], title="hang", written_by=hang)
     (tmp_path / "repro.py").write_text(text)
     command = [sys.executable, "repro.py"]
