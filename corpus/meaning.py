@@ -323,6 +323,11 @@ def _check_sizes(case: Case, call: Call, where: str) -> None:
     dtypes = {case.tensor(name).on(rank).dtype for rank, use in used for name in use.inputs + use.outputs}
     if len(dtypes) > 1:
         raise CaseError(f"{where}: one dtype for the whole call, not {', '.join(sorted(dtypes))}")
+    if call.local:
+        for rank in ranks:
+            given, taken = (case.tensor(name).on(rank).shape for name in (call.inputs[0], call.outputs[0]))
+            if given != taken:
+                raise CaseError(f"{where}: {call.outputs[0]} on rank {rank} has shape {taken}, not {given}")
     if call.op in ("all_to_all_single", "reduce_scatter_tensor"):
         _check_splits(case, call, ranks, where)
     for rank in ranks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,6 +20,10 @@ from oracles import barrier, illegal, schema
 from oracles.buffers import Buffer, build
 from oracles.observation import Observation, Status
 from oracles.observe import observe
+
+T = TypeVar("T")
+
+_LIBC = ctypes.CDLL(None)
 
 UNLIMITED = 1 << 62
 """The driver has checked the memory budget already."""
@@ -74,6 +78,14 @@ class Executor:
         self.backend.close()
 
 
+class _RaisedError(Exception):
+    """The library under test raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Run:
     """The calls of one case on one rank, until the last or the first that raises."""
 
@@ -97,9 +109,8 @@ class Run:
         backend = wrap(executor.backend, case.fault)
         program = case.calls(executor.rank)
         flow = Flow(case) if case.illegal is None and len(program) > 1 else None
-        started = began = time.perf_counter()
         try:
-            backend.prepare(case)
+            self._library(lambda: backend.prepare(case))
             if case.mode != "eager":
                 self.call = 0
                 begun(0)
@@ -108,19 +119,33 @@ class Run:
             for index, call in enumerate(program):
                 self.call = index
                 begun(index)
-                began = time.perf_counter()
+                self._waited = 0.0
                 if executor.rank in case.ranks(call):
                     if flow is not None:
                         self._save(flow, index, call)
                     self._start(backend, index, call)
                 self._finish(index, begun)
             if executor.device.type == "cuda":
-                torch.cuda.synchronize(executor.device)
-        except Exception as error:  # whatever a library under test raises is an observation
-            self.error = error
-            self._waited = time.perf_counter() - began
-        self.seconds = time.perf_counter() - started
+                self._library(lambda: torch.cuda.synchronize(executor.device))
+        except _RaisedError as raised:
+            self.error = raised.error
         _fill_new_memory(None)
+
+    def _library(self, work: Callable[[], T]) -> T:
+        """Have the library under test do something. What it raises is an observation; what we raise is our own defect.
+
+        Raises:
+            _RaisedError: the library raised.
+        """
+        started = time.perf_counter()
+        try:
+            return work()
+        except Exception as error:
+            raise _RaisedError(error) from error
+        finally:
+            spent = time.perf_counter() - started
+            self.seconds += spent
+            self._waited += spent
 
     def reports(self, contract: Contract) -> dict[str, Any]:
         """What the oracles see of the tensors: of a legal program that raised, nothing."""
@@ -139,7 +164,7 @@ class Run:
         """Run the program in one piece."""
         views = {name: buffer.view for name, buffer in self.buffers.items() if buffer.view is not None}
         self.poison(tuple(self.buffers))
-        self._keep(backend.run_program(self.case, self.executor.rank, views))
+        self._keep(self._library(lambda: backend.run_program(self.case, self.executor.rank, views)))
 
     def _save(self, flow: Flow, index: int, call: Call) -> None:
         """Keep what an earlier call has used and this one overwrites: the oracles look at it afterwards."""
@@ -170,7 +195,7 @@ class Run:
         if call.wait is None:
             self._run(backend, index, call, given)
         else:
-            self._pending[index] = backend.begin(self.case, call, rank, given)
+            self._pending[index] = self._library(lambda: backend.begin(self.case, call, rank, given))
         if call.op == "barrier" and call.wait is None:
             self._barriers[index] = entered, time.monotonic()
 
@@ -179,7 +204,7 @@ class Run:
         rank = self.executor.rank
         operator = backend.operator(self.case, call, rank, given)
         watch = None if operator is None else schema.Watch(index, *operator)
-        returned = backend.run(self.case, call, rank, given)
+        returned = self._library(lambda: backend.run(self.case, call, rank, given))
         self._keep(returned)
         if watch is not None:
             watch.returned([returned[name] for name in call.outputs if name in returned])
@@ -191,7 +216,7 @@ class Run:
             if self.case.calls(self.executor.rank)[pending].wait == index:
                 self.call = pending
                 begun(pending)
-                self._keep(self._pending.pop(pending)())
+                self._keep(self._library(self._pending.pop(pending)))
 
     def _keep(self, returned: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in returned.items():
@@ -211,10 +236,9 @@ class Run:
 
 def _fill_new_memory(byte: int | None) -> None:
     """Let the C library fill the memory that it hands out with this byte; None: leave it as it is."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
+    if hasattr(_LIBC, "mallopt"):
         # glibc fills new memory with the complement of M_PERTURB (-6), and none where that is 0.
-        libc.mallopt(-6, 0 if byte is None else byte ^ 0xFF)
+        _LIBC.mallopt(-6, 0 if byte is None else byte ^ 0xFF)
 
 
 def _compute(call: Call, given: Mapping[str, torch.Tensor]) -> None:
