@@ -194,7 +194,7 @@ def test_a_given_cluster_is_left_as_it_was(cluster: Cluster) -> None:
 
 
 def test_every_socket_listens_on_the_loopback_interface_only(pair: World) -> None:
-    assert [observation.status for observation in pair.run("{}", 60)] == [Status.OK] * 2
+    assert [(seen.status, seen.error) for seen in pair.run("{}", 60)] == [(Status.OK, "")] * 2
     own = sockets([os.getpid(), *descendants(os.getpid())])
     found = {inode: address for inode, address in listening().items() if inode in own}
     # Ray's core, a driver and two workers at least: an empty set would prove nothing.

@@ -273,6 +273,9 @@ def test_a_fork_server_that_died_with_another_world_is_no_loss(pair: World, clus
     # Its actors are those of the world that was closed, and have the connection of then.
     with World(config, cluster) as again:
         assert goes_on(again)
+    # The world whose ranks it held has lost them, says so once, and goes on.
+    assert [seen.status for seen in run(pair)] == [Status.LOST] * 2
+    assert goes_on(pair)
 
 
 def test_ranks_see_all_of_their_worlds_gpus(cluster: Cluster) -> None:
