@@ -34,13 +34,18 @@ class Contents:
         Raises:
             ValueError: the library has not yet returned it.
         """
-        writer = self.flow.writer(name, rank, index) if len(self.case.program) > 1 or index else -1
+        writer = self.flow.writer(name, rank, index) if index else -1
         if writer < 0:
             return payload(self.case, name, rank)
         place = (name, rank, writer)
         if place not in self._known:
             self._known[place] = self._after(writer, name, rank)
         return self._known[place]
+
+    def overwritten(self, name: str, rank: int, index: int) -> int | None:
+        """Index of the first call after `index` that writes a tensor on `rank` (global); None: nobody does."""
+        # Most programs have one call, and need no flow for that.
+        return self.flow.overwritten(name, rank, index) if len(self.case.program) > index + 1 else None
 
     def _after(self, index: int, name: str, rank: int) -> Payload:
         """What call `index` writes."""

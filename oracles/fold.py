@@ -70,7 +70,7 @@ def observe(
             if not _asks(contents, index):
                 continue
             found = contents.parts(index, rank, name)
-            seen = buffers[name].bits(contents.flow.overwritten(name, rank, index))
+            seen = buffers[name].bits(contents.overwritten(name, rank, index))
             named = _named(found[0], seen) if len(found) == 1 else None
             if named is not None:
                 folds.append({"call": index, "output": name, "fold": named[0], "runs": named[1]})

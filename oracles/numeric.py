@@ -81,7 +81,7 @@ def _observe(contents: Contents, index: int, rank: int, buffer: Buffer, found: l
     }
     if report["form"]:
         return report
-    seen = buffer.bits(contents.flow.overwritten(buffer.name, rank, index))
+    seen = buffer.bits(contents.overwritten(buffer.name, rank, index))
     judged: Counter[How] = Counter()
     powers: list[Values] = []
     wrong: list[Positions] = []

@@ -122,7 +122,9 @@ def _metadata(buffer: Buffer, role: _Role) -> Iterator[dict[str, Any]]:
 
 def _overwritten(contents: Contents, buffer: Buffer) -> Iterator[dict[str, Any]]:
     """What calls have read, and a later one has overwritten, was as it had been until then."""
-    first = contents.flow.overwritten(buffer.name, buffer.rank, -1)
+    if not buffer.saved:
+        return
+    first = contents.overwritten(buffer.name, buffer.rank, -1)
     if first is None or first not in buffer.saved:
         return
     case = contents.case

@@ -97,6 +97,7 @@ class Run:
         self.error: Exception | None = None
         self.seconds = 0.0
         self._waited = 0.0
+        self._filling = False
         # When this rank entered and left each barrier, by the call's index.
         self._barriers: dict[int, tuple[float, float]] = {}
         self._watches: list[schema.Watch] = []
@@ -129,7 +130,9 @@ class Run:
                 self._library(lambda: torch.cuda.synchronize(executor.device))
         except _RaisedError as raised:
             self.error = raised.error
-        _fill_new_memory(None)
+        finally:
+            if self._filling:
+                _fill_new_memory(None)
 
     def _library(self, work: Callable[[], T]) -> T:
         """Have the library under test do something. What it raises is an observation; what we raise is our own defect.
@@ -230,6 +233,7 @@ class Run:
         for name in outputs:
             spec = self.buffers[name].spec
             if spec.payload is None and spec.numel:
+                self._filling = True
                 _fill_new_memory(0xA5)
                 torch.empty(spec.storage_bytes, dtype=torch.uint8, device=self.executor.device).fill_(0xA5)
 
