@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,12 +227,8 @@ def test_an_environment_without_what_ranks_need(cluster: Cluster, tmp_path: Path
         assert ("there is no torch here" in observation.error) == (path == python)
 
 
-def test_another_interpreter(cluster: Cluster, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    toys = Path(__file__).parent
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{toys}" exec {sys.executable} "$@"\n')
-    python.chmod(0o700)
-    with World(WorldConfig("gloo", 1, python=str(python), executor=TOY), cluster) as world:
+def test_another_interpreter(cluster: Cluster, other_python: str) -> None:
+    with World(WorldConfig("gloo", 1, python=other_python, executor=TOY), cluster) as world:
         (observation,) = run(world)
     assert observation.reports == {"sum": [1.0] * 4}
 
@@ -251,31 +248,32 @@ def test_a_lost_actor_is_replaced(pair: World, tmp_path: Path) -> None:
     assert all(process.state(child) in ("", "Z") for child in children)
 
 
-def test_a_lost_fork_server_is_replaced(pair: World, tmp_path: Path) -> None:
+def test_a_lost_fork_server_is_replaced(cluster: Cluster, other_python: str, tmp_path: Path) -> None:
     marker = tmp_path / "begun"
-    child = pids(pair)[0]
-    server = parent(child)
-    killer = meanwhile(marker, lambda: os.kill(server, signal.SIGKILL))
-    observations = run(pair, r0=[f"touch {marker}", "hang"], r1=["hang"])
-    killer.join()
-    assert [observation.status for observation in observations] == [Status.LOST] * 2
-    assert goes_on(pair)
+    with World(WorldConfig("gloo", 2, python=other_python, executor=TOY), cluster) as world:
+        server = parent(pids(world)[0])
+        killer = meanwhile(marker, lambda: os.kill(server, signal.SIGKILL))
+        observations = run(world, r0=[f"touch {marker}", "hang"], r1=["hang"])
+        killer.join()
+        assert [observation.status for observation in observations] == [Status.LOST] * 2
+        assert goes_on(world)
 
 
-def test_a_fork_server_that_died_with_another_world_is_no_loss(pair: World, cluster: Cluster) -> None:
-    config = WorldConfig("closed", 2, executor=TOY)
-    with World(config, cluster) as closed:
-        assert goes_on(closed)
-    server = parent(pids(pair)[0])
-    os.kill(server, signal.SIGKILL)
-    while Path(f"/proc/{server}").exists() and "\nState:\tZ" not in Path(f"/proc/{server}/status").read_text():
-        time.sleep(0.005)
-    # Its actors are those of the world that was closed, and have the connection of then.
-    with World(config, cluster) as again:
-        assert goes_on(again)
-    # The world whose ranks it held has lost them, says so once, and goes on.
-    assert [seen.status for seen in run(pair)] == [Status.LOST] * 2
-    assert goes_on(pair)
+def test_a_fork_server_that_died_with_another_world_is_no_loss(cluster: Cluster, other_python: str) -> None:
+    config = WorldConfig("closed", 2, python=other_python, executor=TOY)
+    with World(replace(config, backend="open"), cluster) as held:
+        with World(config, cluster) as closed:
+            assert goes_on(closed)
+        server = parent(pids(held)[0])
+        os.kill(server, signal.SIGKILL)
+        while Path(f"/proc/{server}").exists() and "\nState:\tZ" not in Path(f"/proc/{server}/status").read_text():
+            time.sleep(0.005)
+        # Its actors are those of the world that was closed, and have the connection of then.
+        with World(config, cluster) as again:
+            assert goes_on(again)
+        # The world whose ranks it held has lost them, says so once, and goes on.
+        assert [seen.status for seen in run(held)] == [Status.LOST] * 2
+        assert goes_on(held)
 
 
 def test_ranks_see_all_of_their_worlds_gpus(cluster: Cluster) -> None:
