@@ -5,6 +5,7 @@ from __future__ import annotations
 from corpus.case import WORLD, Call, Case, TensorSpec
 from corpus.dtypes import DTYPES
 from corpus.meaning import uses
+from corpus.naming import parse
 
 LARGE = 4096
 """Elements above which "large" is part of what a minimal case is about."""
@@ -119,7 +120,7 @@ def key(case: Case, index: int, kind: str) -> str:
     It does not change with the size, so the same bug found from another seed has the same name.
     """
     call = case.program[max(index, 0)]
-    parts = [case.backend, call.op, kind]
+    parts = [parse(case.backend).what, call.op, kind]
     for trait, value in traits(case, index).items():
         if value in PLAIN[trait]:
             continue

@@ -85,7 +85,7 @@ class _Translator:
         memory = self.backend.memory()
         translated = replace(
             case,
-            backend=self.backend.name,
+            backend=self.backend.spec,
             tensors=tuple(_changed(tensor, memory=memory) for tensor in self.specs.values()),
             program=tuple(self._waited(call) for call in self.program),
             flags=self.flags,

@@ -15,7 +15,9 @@ from rich.console import Console as RichConsole
 
 from corpus.case import CaseError
 from corpus.describe import describe
+from fuzz import environments
 from fuzz.backends import BUILT_IN, UnknownBackend, load
+from fuzz.environments import TargetError
 from fuzz.faults import UnknownFault, names
 from fuzz.ranks.cluster import ClusterError
 from fuzz.repro.code import ReproError
@@ -117,7 +119,10 @@ RayAddress = Annotated[str | None, typer.Option(help="A Ray cluster to use as it
 
 @app.command()
 def run(
-    backend: Annotated[str, typer.Option(help="The library under test; `cclfuzz backends` lists them.")] = "gloo",
+    backend: Annotated[
+        str, typer.Option(help="The library under test: one of `cclfuzz backends`, or NAME@ENV.")
+    ] = "gloo",
+    env: Annotated[str | None, typer.Option(help="The environment that has it; `cclfuzz env list`.")] = None,
     world: Annotated[str, typer.Option(help="World sizes to draw from, such as 2,3.")] = "2,3,4",
     flag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a flag of the backend.")] = None,
     fault: Annotated[str | None, typer.Option(help="Seed a fault over the backend: a test of cclfuzz itself.")] = None,
@@ -130,7 +135,9 @@ def run(
     op: Annotated[list[str] | None, typer.Option(help="Only these collectives.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
     layout: Annotated[str, typer.Option(help="any or contiguous.")] = "any",
-    against: Annotated[str | None, typer.Option(help="A second backend that runs the same programs.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A second backend, or NAME@ENV, that runs the same programs.")
+    ] = None,
     illegal: Annotated[bool, typer.Option("--illegal", help="Draw programs with a mistake: are they refused?")] = False,
     memory: Memory = "1GiB",
     ray_address: RayAddress = None,
@@ -143,7 +150,7 @@ def run(
     if examples is None and time is None:
         examples = 1000
     session = Session(
-        backend=backend,
+        backend=backend if env is None else f"{backend}@{env}",
         worlds=parse_worlds(world),
         flags=parse_flags(flag or []),
         fault=fault,
@@ -250,6 +257,30 @@ def backends() -> None:
             console.print(f"  --fault {fault}: {summary}")
 
 
+env_app = typer.Typer(help="Virtual environments for libraries under test.", no_args_is_help=True)
+app.add_typer(env_app, name="env")
+
+
+@env_app.command("create")
+def env_create(
+    name: Annotated[str, typer.Argument(help="A target that comes with us, or with --from any name.")],
+    source: Annotated[Path | None, typer.Option("--from", help="A requirements file.")] = None,
+) -> None:
+    """Make a virtual environment, for `--env NAME`."""
+    made = environments.create(name, source)
+    sys.stdout.write(f"{made.name}: {made.python}\n  {', '.join(made.packages)}\n")
+
+
+@env_app.command("list")
+def env_list() -> None:
+    """List the environments that are there, and the targets that are not made yet."""
+    there = environments.environments()
+    for one in there:
+        sys.stdout.write(f"{one.name}: {', '.join(one.packages)}\n  {one.python}\n")
+    for name in sorted(environments.targets().keys() - {one.name for one in there}):
+        sys.stdout.write(f"{name}: not made yet (cclfuzz env create {name})\n")
+
+
 def _terminate(signum: int, frame: object) -> None:
     """SIGTERM ends a run as Ctrl-C does: what was found is kept, nothing is left behind."""
     raise KeyboardInterrupt
@@ -262,7 +293,7 @@ def main() -> None:
         status = app(standalone_mode=False)
     except typer.Abort:
         status = INTERRUPTED
-    except (UsageError, CaseError, ReproError, UnknownBackend, UnknownFault) as error:
+    except (UsageError, CaseError, ReproError, UnknownBackend, UnknownFault, TargetError) as error:
         _complain(str(error))
         status = USAGE
     except ClusterError as error:

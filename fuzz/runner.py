@@ -14,6 +14,7 @@ from corpus.contract import Contract
 from corpus.flags import Scope
 from corpus.meaning import check as check_meaning
 from corpus.meaning import overwrites
+from corpus.naming import parse
 from fuzz.backends import load
 from fuzz.backends.base import Backend
 from fuzz.faults import wrap
@@ -62,7 +63,7 @@ class Runner:
     `ray_address` names a Ray cluster to use as it is, `cluster` is one that this process is connected to and that stays
     connected; without either, a private one is started on this machine when the first case runs. `memory` is the budget
     in bytes for one rank's tensors. `pythons`: by backend, the interpreter of the environment that has its library
-    (default: this one).
+    (default: the one that its name asks for).
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Runner:
     def _refuse(self, case: Case, backend: Backend) -> None:
         reason = backend.unavailable()
         if reason is not None and self._ray_address is None:
-            raise NotRun(f"{backend.name} is not available: {reason}")
+            raise NotRun(f"{backend.spec} is not available: {reason}")
         if case.memory() > self._memory:
             raise NotRun(f"case: needs {case.memory()} bytes a rank, over the budget of {self._memory}")
         check_meaning(case)
@@ -195,7 +196,7 @@ class Runner:
         given = dict(case.flags)
         outside = [flag for flag in backend.flags if flag.scope is not Scope.CALL and flag.environment]
         config = WorldConfig(
-            backend=case.backend,
+            backend=parse(case.backend).what,
             size=case.world.size,
             environment=tuple((flag.name, given.get(flag.name)) for flag in outside),
             python=backend.python,

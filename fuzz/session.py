@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -59,7 +61,7 @@ def space(session: Session, backend: Backend) -> Space:
     given = dict(session.flags)
     try:
         return Space(
-            backend=backend.name,
+            backend=backend.spec,
             contract=backend.contract(given),
             thresholds=backend.thresholds,
             flags=tuple(flag for flag in backend.flags if flag.scope is Scope.CALL and flag.name not in given),
@@ -78,14 +80,20 @@ def space(session: Session, backend: Backend) -> Space:
         raise NotRun(str(error)) from None
 
 
+def _file_name(spec: str) -> str:
+    """A backend's name as that of a folder; that of a file is told from others of its kind by a hash."""
+    plain = re.sub(r"[^A-Za-z0-9@._-]", "-", spec)
+    return plain if plain == spec else f"{plain[-64:]}-{hashlib.sha256(spec.encode()).hexdigest()[:8]}"
+
+
 def _check_second(runner: Runner, session: Session) -> None:
     """Raise NotRun where the second backend is the first, or cannot run here."""
     second = runner.backend(str(session.against))
     reason = second.unavailable()
-    if second.name == session.backend:
-        raise NotRun(f"--against {second.name}: another backend than --backend")
+    if second.spec == session.backend:
+        raise NotRun(f"--against {second.spec}: another backend than --backend")
     if reason is not None and session.ray_address is None:
-        raise NotRun(f"--against {second.name} is not available: {reason}")
+        raise NotRun(f"--against {second.spec} is not available: {reason}")
 
 
 def fuzz(session: Session, console: Console | None = None) -> events.Finished:
@@ -101,7 +109,7 @@ def fuzz(session: Session, console: Console | None = None) -> events.Finished:
         drawn = space(session, backend)
         reason = backend.unavailable()
         if reason is not None and session.ray_address is None:
-            raise NotRun(f"{backend.name} is not available: {reason}")
+            raise NotRun(f"{backend.spec} is not available: {reason}")
         if session.against is not None:
             _check_second(runner, session)
         if session.ray_address is not None:
@@ -116,7 +124,7 @@ def fuzz(session: Session, console: Console | None = None) -> events.Finished:
             shown.listen(event)
 
         kind = "illegal" if session.illegal else session.fault
-        database = session.out / "examples" / (f"{backend.name}+{kind}" if kind else backend.name)
+        database = session.out / "examples" / "+".join(filter(None, (_file_name(backend.spec), kind)))
         campaign = Campaign(
             runner,
             drawn,

@@ -54,6 +54,8 @@ class Backend(ABC):
     """
     python: str = sys.executable
     """The interpreter of the environment that has the library; whoever knows of another one sets it."""
+    spec: str = ""
+    """How a case names it (`corpus.naming`); `fuzz.backends.load` sets it."""
 
     @abstractmethod
     def contract(self, flags: Mapping[str, str]) -> Contract:

@@ -13,7 +13,7 @@ from corpus.case import LATE_SECONDS, Call, Case
 from corpus.codec import loads, text_digest
 from corpus.contract import Contract
 from corpus.meaning import Flow, uses
-from fuzz.backends import load
+from fuzz.backends import make
 from fuzz.backends.base import Backend, Place
 from fuzz.faults import wrap
 from oracles import barrier, illegal, schema
@@ -31,7 +31,7 @@ UNLIMITED = 1 << 62
 
 def preload(backend: str) -> None:
     """Import what ranks of a backend need besides. Called in the process that they are forked from."""
-    if type(load(backend)).operator is not Backend.operator:
+    if type(make(backend)).operator is not Backend.operator:
         schema.prepare()
 
 
@@ -44,7 +44,7 @@ class Executor:
         self.rank = rank
         self.timeout = timeout
         self.device = torch.device("cpu") if device is None else torch.device("cuda", device)
-        self.backend = load(backend)
+        self.backend = make(backend)
         self.backend.open(Place(rank=rank, size=size, init_method=init_method, device=device, timeout=timeout))
 
     def run(self, case_text: str, begun: Callable[[int], None]) -> Observation:

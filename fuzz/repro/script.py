@@ -9,6 +9,7 @@ from typing import Any
 
 from corpus.case import Case
 from corpus.dtypes import DTYPES, Kind
+from corpus.naming import parse
 from fuzz.repro.body import Body
 from fuzz.repro.chain import Chain, chained
 from fuzz.repro.code import ReproError, fold
@@ -178,7 +179,7 @@ def _docstring(
     said = dict.fromkeys(f"{failure['message']}" for failure in failures)
     promise = next((str(failure["promise"]) for failure in failures if failure.get("promise")), "")
     words = [*list(said)[:3], *([f"Promised: {promise}"] if promise else ()), f"Seen with {seen}."]
-    if case.fault is not None and case.backend != "vllm-model":
+    if case.fault is not None and parse(case.backend).what != "vllm-model":
         words.append(f"It was seen with the seeded fault {case.fault!r}, which is not in this script.")
     paragraphs = [line for text in words for line in textwrap.wrap(_clean(text), 110)]
     return [
