@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fuzz import events
 from fuzz.finding import Finding, case_text, to_json
 from fuzz.report.page import page
 from fuzz.repro.code import ReproError
+from fuzz.repro.dialects import dialect
 from fuzz.repro.pytest_file import pytest_file
 from fuzz.repro.script import script
 from fuzz.repro.trial import shows
@@ -99,6 +101,11 @@ class RunFolder:
     def _try(self, folder: Path, finding: Finding) -> None:
         """Run the repro; where its simple data does not show the bug, give it exactly the case's."""
         if not (folder / "repro.py").exists():
+            return
+        missing = [name for name in dialect(finding.case.backend).modules if find_spec(name) is None]
+        if missing:
+            said = f"repro.py was not run: it needs {', '.join(missing)}, which this interpreter has not."
+            write_atomically(folder / "finding.md", page(finding, said))
             return
         # A flaky bug shows now and then: a few runs say more, and many take as long as another case.
         most = FLAKY_TRIALS if finding.flaky else 1

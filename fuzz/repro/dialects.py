@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from corpus.case import WORLD, Call, Case
 from fuzz.repro.code import ReproError
@@ -24,7 +25,13 @@ class Names:
 
 
 class Dialect:
-    """torch.distributed over one of its process-group backends; a library of its own overrides `setup` and `call`."""
+    """torch.distributed over one of its process-group backends; other libraries override what they have otherwise.
+
+    `modules`: those that a script imports beside torch, which an interpreter may not have.
+    """
+
+    modules: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ("eager",)
 
     def __init__(self, process_group: str = "gloo", library: str = "") -> None:
         self.process_group = process_group
@@ -41,6 +48,75 @@ class Dialect:
     def call(self, case: Case, call: Call, names: Names) -> list[str]:
         """The lines of one call, as the ranks of its group run them."""
         return _CALLS[call.op](case, call, names)
+
+    def new_group(self, name: str, ranks: list[int]) -> list[str]:
+        """Lines that make the sub-group `name`, as every rank runs them."""
+        order = "" if ranks == sorted(ranks) else ", sort_ranks=False"
+        return [f"{name} = dist.new_group({ranks}{order})"]
+
+    def program(self, case: Case, calls: list[str], given: list[str]) -> list[str]:
+        """The calls of a rank as one piece of code; `given` are the variables of its tensors."""
+        return calls
+
+    def commands(self, size: int, file: str) -> list[str]:
+        """The commands that run the script."""
+        return [f"python {file}", f"torchrun --nproc-per-node {size} {file}"]
+
+    def start(self, *, cuda: bool, timeout: int | None, repeats: int) -> list[str]:
+        """The functions that start and watch the ranks; `main` exits with the script's status.
+
+        The parent computes nothing, so that it may fork. `timeout`: seconds after which the library gives up (None: its
+        own). `repeats`: how often `run` is called, until it shows something.
+        """
+        device = """
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.set_default_device("cuda")"""
+        start = f'"{self.process_group}", init_method=init_method, rank=rank, world_size=WORLD'
+        if timeout is not None:
+            start += f", timeout=timedelta(seconds={timeout})"
+        return _PROCESSES.format(start=start, device=device if cuda else "", tried=tried(repeats)).splitlines()
+
+
+def tried(repeats: int) -> str:
+    """The line that runs a rank, or those that run it until one rank shows something."""
+    if repeats == 1:
+        return "wrong = run(rank)"
+    return f"""for _ in range({repeats}):  # it does not show every time
+            faulthandler.dump_traceback_later(DEADLINE, exit=True)
+            wrong = run(rank)
+            if "wrong" in told(rank, "wrong" if wrong else "right"):
+                break"""
+
+
+_PROCESSES = """
+def worker(rank, init_method):
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1{device}
+    try:
+        dist.init_process_group({start})
+        {tried}
+        dist.destroy_process_group()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)
+    sys.exit(1 if wrong else 0)
+
+
+def main():
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "RANK" in os.environ:  # torchrun has started them
+        worker(int(os.environ["RANK"]), "env://")
+    print("torch", torch.__version__, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [Process(target=worker, args=(r, f"file://{{folder}}/store"), daemon=True) for r in range(WORLD)]
+        for process in ranks:
+            process.start()
+        for rank, process in enumerate(ranks):
+            process.join()
+            if process.exitcode < 0:
+                print(f"rank {{rank}} was killed by {{signal.Signals(-process.exitcode).name}}")
+    codes = {{process.exitcode for process in ranks}}
+    sys.exit(max(codes) if codes <= {{0, 2}} else 1)
+"""
 
 
 def _done(text: str, call: Call) -> list[str]:
@@ -173,12 +249,17 @@ def all_reduce({signature}):
         return [f"{keep}all_reduce({names.inputs}{names.group})"]
 
 
-DIALECTS: Mapping[str, Callable[[], Dialect]] = {
+DIALECTS: Mapping[str, Callable[[], Dialect] | str] = {
+    "functional": "fuzz.repro.functional:Functional",
     "gloo": Dialect,
+    "mpich": "fuzz.repro.mpi:Mpich",
     "nccl": lambda: Dialect("nccl"),
+    "openmpi": "fuzz.repro.mpi:OpenMpi",
+    "ray": "fuzz.repro.ray_tasks:RayTasks",
+    "threaded": "fuzz.repro.threaded:Threaded",
     "vllm-model": VllmModel,
 }
-"""By a backend's name."""
+"""By a backend's name; those of other files by where they are."""
 
 
 def dialect(backend: str) -> Dialect:
@@ -188,6 +269,12 @@ def dialect(backend: str) -> Dialect:
         ReproError: nobody said how.
     """
     try:
-        return DIALECTS[backend]()
+        found = DIALECTS[backend]
     except KeyError:
         raise ReproError(f"backend {backend!r:.80}: no dialect says how its calls are written in a script") from None
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = getattr(import_module(module), attribute)
+    made = found()
+    assert isinstance(made, Dialect)
+    return made

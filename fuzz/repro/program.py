@@ -93,13 +93,8 @@ class Program:
 
     def groups(self) -> list[str]:
         """Lines that make the sub-groups, which every rank runs."""
-        made = {}
-        for call in self._calls:
-            if self.group(call):
-                ranks = list(self.case.ranks(call))
-                order = "" if ranks == sorted(ranks) else ", sort_ranks=False"
-                made[self.group(call)] = f"{self.group(call)} = dist.new_group({ranks}{order})"
-        return list(made.values())
+        made = {self.group(call): list(self.case.ranks(call)) for call in self._calls if self.group(call)}
+        return [line for name, ranks in made.items() for line in self.dialect.new_group(name, ranks)]
 
     def guarded(self, ranks: Sequence[int], lines: list[str]) -> list[str]:
         """Lines that only these ranks run."""
@@ -166,7 +161,9 @@ class Program:
         return [re.sub(r"\bSPLITS\b", name, line) for line in lines]
 
     def caught(self, calls: list[str]) -> list[str]:
-        """The calls; where it is their failure that they raise, with what reports that."""
+        """The calls as one program; where it is their failure that they raise, with what reports that."""
+        given = [line.partition(" = ")[0] for line in self.tensors.variables()]
+        calls = self.dialect.program(self.case, calls, given)
         if not self.failing(*_RAISES):
             return calls
         return [

@@ -22,6 +22,9 @@ from fuzz.repro.program import Program
 DEADLINE = 30
 """Seconds that a rank may take in a script, for small tensors."""
 
+COMPILING = 300
+"""Seconds more for a program that is compiled."""
+
 SMALL = 64
 """Elements up to which a whole tensor is printed."""
 
@@ -72,8 +75,8 @@ def lines(
     imports: Sequence[str] = (),
 ) -> list[str]:
     """The lines of a script called `file`, with `last` before its end and `imports` among its imports."""
-    _refuse(case)
     writer = written_by or dialect(case.backend)
+    _refuse(case, writer)
     told_of, failures = failures, _seen(failures)
     relations = {f"{relation.name} differs" for relation in case.relations}
     # The sides of a relation differ by what other data would hide, and need no legal results beside them.
@@ -97,7 +100,7 @@ def lines(
         "",
         *(_TOLD.splitlines() if tells else ()),
         "",
-        *_main(writer, cuda=cuda, timeout=body.timeout, repeats=repeats),
+        *writer.start(cuda=cuda, timeout=body.timeout, repeats=repeats),
         "",
         *last,
         "",
@@ -105,9 +108,8 @@ def lines(
         "    main()",
     ]
     code = [piece for line in code for piece in fold(line)]
-    known = ["faulthandler", "os", "signal", "sys", "tempfile", "traceback", *imports]
     text = "\n".join(code)
-    known += [name for name in ("functools", "hashlib", "itertools", "time") if re.search(rf"\b{name}\.", text)]
+    known = [*(name for name in _STANDARD if re.search(rf"\b{name}\.", text)), *imports]
     known = [name for name in known if f"import {name}" not in writer.imports(case)]
     specials = [name for name in ("inf", "nan") if re.search(rf"\b{name}\b", text)]
     return [
@@ -115,13 +117,13 @@ def lines(
         "",
         *_spaced(
             [
-                *(f"import {name}" for name in sorted(known)),
+                *(f"import {name}" for name in sorted(set(known))),
                 *(["from datetime import timedelta"] if "timedelta(" in text else ()),
                 *([f"from math import {', '.join(specials)}"] if specials else ()),
-                "from multiprocessing import Process",
+                *(["from multiprocessing import Process"] if "Process(" in text else ()),
                 "",
                 "import torch",
-                "import torch.distributed as dist",
+                *(["import torch.distributed as dist"] if re.search(r"\bdist\.", text) else ()),
                 *writer.imports(case),
                 "",
                 f"WORLD = {case.world.size}",
@@ -139,6 +141,12 @@ def _program(case: Case, failures: Sequence[Mapping[str, Any]], writer: Dialect,
     return kinds[fits.index(True)](case, failures, writer, faithful=faithful)
 
 
+_STANDARD = (
+    *("contextlib", "faulthandler", "functools", "hashlib", "io", "itertools", "os", "signal", "subprocess", "sys"),
+    *("tempfile", "threading", "time", "traceback"),
+)
+"""Modules of the standard library that scripts import where they use them."""
+
 _SCHEMA = {"schema hides a write": "input changed", "schema hides an alias": "output aliases input"}
 """What a script shows of an operator whose schema says otherwise."""
 
@@ -151,9 +159,9 @@ def _seen(failures: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return [{**failure, "kind": _SCHEMA.get(failure["kind"], failure["kind"])} for failure in shown]
 
 
-def _refuse(case: Case) -> None:
-    if case.mode != "eager":
-        raise ReproError(f"mode {case.mode}: this version writes eager programs only")
+def _refuse(case: Case, writer: Dialect) -> None:
+    if case.mode not in writer.modes:
+        raise ReproError(f"mode {case.mode}: this version writes {' and '.join(writer.modes)} programs only")
     if any(call.region is not None or call.stream for call in case.program):
         raise ReproError("this version writes no grouped regions and no streams")
     for tensor, spec in case.specs():
@@ -162,7 +170,8 @@ def _refuse(case: Case) -> None:
 
 
 def _deadline(case: Case) -> int:
-    return DEADLINE + case.memory() * case.world.size // 20_000_000
+    compiling = 0 if case.mode == "eager" else COMPILING
+    return DEADLINE + compiling + case.memory() * case.world.size // 20_000_000
 
 
 def _docstring(
@@ -187,8 +196,7 @@ def _docstring(
         "",
         *paragraphs,
         "",
-        f"    python {file}",
-        f"    torchrun --nproc-per-node {size} {file}",
+        *(f"    {command}" for command in writer.commands(size, file)),
         "",
         "Exit status: 1 the bug is there (or a rank crashed or hung), 0 it is not, 2 a rank raised something else.",
         '"""',
@@ -279,52 +287,6 @@ def told(rank, text):
     store.wait([f"{number} {r}" for r in range(WORLD)], timedelta(seconds=DEADLINE))
     return [store.get(f"{number} {r}").decode() for r in range(WORLD)]
 '''
-
-
-def _main(writer: Dialect, *, cuda: bool, timeout: int | None, repeats: int) -> list[str]:
-    """How the ranks are started and watched. The parent computes nothing, so that it may fork."""
-    device = """
-    torch.cuda.set_device(rank % torch.cuda.device_count())
-    torch.set_default_device("cuda")"""
-    start = f'"{writer.process_group}", init_method=init_method, rank=rank, world_size=WORLD'
-    if timeout is not None:
-        start += f", timeout=timedelta(seconds={timeout})"
-    tried = "wrong = run(rank)"
-    if repeats > 1:
-        tried = f"""for _ in range({repeats}):  # it does not show every time
-            faulthandler.dump_traceback_later(DEADLINE, exit=True)
-            wrong = run(rank)
-            if "wrong" in told(rank, "wrong" if wrong else "right"):
-                break"""
-    return f"""
-def worker(rank, init_method):
-    faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1{device if cuda else ""}
-    try:
-        dist.init_process_group({start})
-        {tried}
-        dist.destroy_process_group()
-    except Exception:
-        traceback.print_exc()
-        sys.exit(2)
-    sys.exit(1 if wrong else 0)
-
-
-def main():
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if "RANK" in os.environ:  # torchrun has started them
-        worker(int(os.environ["RANK"]), "env://")
-    print("torch", torch.__version__, flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [Process(target=worker, args=(r, f"file://{{folder}}/store"), daemon=True) for r in range(WORLD)]
-        for process in ranks:
-            process.start()
-        for rank, process in enumerate(ranks):
-            process.join()
-            if process.exitcode < 0:
-                print(f"rank {{rank}} was killed by {{signal.Signals(-process.exitcode).name}}")
-    codes = {{process.exitcode for process in ranks}}
-    sys.exit(max(codes) if codes <= {{0, 2}} else 1)
-""".splitlines()
 
 
 def _spaced(code: list[str]) -> list[str]:

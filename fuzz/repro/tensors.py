@@ -18,9 +18,10 @@ _LISTS = {
     "outputs": frozenset({"all_gather", "gather", "all_to_all"}),
 }
 _WORDS = """
-Process all_reduce averages base bits check dist error everyone faulthandler fresh functools got group hashlib i inf
-key itertools legal main me modulo nan numbers os products r rank repeat run said shift signal sums sys tempfile time
-timedelta told torch traceback want worker wrong
+MPI Process TYPES all_reduce averages base bits check collective contextlib dense dist error everyone faulthandler
+fresh funcol functools got group hashlib i inf io itertools joined key legal main me message modulo mpi4py
+multi_threaded_pg nan numbers os out part products program r rank ray repeat run said sent shift signal subprocess
+sums sys tempfile threading time timedelta told torch traceback want worker wrong
 """
 _TAKEN = frozenset(_WORDS.split()) | frozenset(dir(builtins))
 """Names that a script uses itself."""

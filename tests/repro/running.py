@@ -35,11 +35,13 @@ def environment(folder: Path) -> Mapping[str, str]:
     return kept | {"TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
 
 
-def run(folder: Path, text: str, *command: str, name: str = "repro.py") -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, text: str, *command: str, name: str = "repro.py", python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     """Run a script (or `command` on it); it leaves nothing behind."""
     (folder / name).write_text(text)
     done = subprocess.run(
-        [sys.executable, *command, name],
+        [python, *command, name],
         cwd=folder,
         env=environment(folder),
         capture_output=True,
