@@ -1,0 +1,104 @@
+"""openmpi all_gather: wrong result
+
+all_gather of float32 (5462, 3): ranks 0 and 1 wrong; on rank 0 2 of 16,386 elements, the first at 16384: 0
+(0x00000000), legal is 18755 (0x46928600). The last 2 elements hold zeros only
+Promised: all_gather: MPI 4.1, 5.1: a derived datatype describes any view. A reduction takes predefined types
+only (6.9.2), so there a view is made dense first, as a C program has to
+Seen with openmpi Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev:
+v5.0.11rc1, Sep 16, 2026, mpi4py 4.1.2, torch 2.13.0+cpu, Open MPI, 2 ranks.
+
+    mpiexec -n 2 python repro.py
+    python repro.py  (calls the mpiexec beside it)
+
+Exit status: 1 the bug is there (or a rank crashed or hung), 0 it is not, 2 a rank raised something else.
+"""
+
+import faulthandler
+import os
+import subprocess
+import sys
+import traceback
+
+import torch
+
+WORLD = 2
+DEADLINE = 30  # seconds: a rank that takes longer hangs
+
+import mpi4py
+
+mpi4py.rc.initialize = False  # not in the process that only starts the ranks
+from mpi4py import MPI
+
+TYPES = {torch.float32: MPI.FLOAT}
+
+
+def message(x, ranks=1):
+    """A tensor in equal parts for so many ranks, as MPI takes it: memory, elements of a part, datatype.
+
+    A view goes row by row: a derived datatype describes one, and its extent is the way to the next.
+    """
+    kind, count = TYPES[x.dtype], x.numel()
+    if count and not x.is_contiguous():
+        for extent, stride in reversed(list(zip(x.shape[1:], x.stride()[1:]))):
+            kind = kind.Create_hvector(extent, 1, stride * x.element_size())
+        kind = kind.Create_resized(0, x.stride(0) * x.element_size()).Commit()
+        count = len(x)
+    # The size only satisfies a check of mpi4py.
+    memory = MPI.memory.fromaddress(x.data_ptr(), count * max(kind.Get_extent()[1], 1))
+    return [memory, count // ranks, kind]
+
+
+def make_x(rank):
+    base = torch.full((27308,), -1.0 - rank)
+    return base.as_strided((5462, 3), (5, 1), 0).copy_((torch.arange(16386.0) * WORLD + rank + 1).reshape(5462, 3))
+
+
+def run(rank):
+    x = make_x(rank)
+    outputs = [torch.full((5462, 3), -1.0 - rank) for _ in range(WORLD)]
+    joined = torch.cat([t.reshape(-1) for t in outputs])
+    MPI.COMM_WORLD.Allgather(message(x), message(joined, 2))
+    for out, part in zip(outputs, joined.tensor_split(2)):
+        out.copy_(part.view(out.shape))
+    wrong = False
+    for i, (got, want) in enumerate(zip(outputs, [make_x(r) for r in range(WORLD)])):
+        wrong |= check(rank, f"outputs[{i}]", got, want)
+    return wrong
+
+
+def check(rank, what, got, want):
+    """Compare exactly, print, and return whether it is wrong."""
+    right = got == want
+    wrong = (~right).reshape(-1).nonzero().reshape(-1)
+    print(f"rank {rank}: {what}: {len(wrong)} of {right.numel()} elements are wrong", flush=True)
+    for at in wrong[:4].tolist():
+        observed, expected = got.reshape(-1)[at].item(), want.reshape(-1)[at].item()
+        print(f"  at {at}: observed {observed}, expected {expected}", flush=True)
+    return len(wrong) > 0
+
+
+def worker():
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)  # with exit status 1
+    try:
+        MPI.Init()
+        wrong = run(MPI.COMM_WORLD.rank)
+        MPI.Finalize()
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(2)  # the other ranks wait for this one
+    sys.exit(1 if wrong else 0)
+
+
+def main():
+    if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:  # mpiexec has started this rank
+        worker()
+    print(MPI.Get_library_version().splitlines()[0].rstrip("\0"), "mpi4py", mpi4py.__version__, flush=True)
+    mpiexec = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    command = [mpiexec, "--oversubscribe", "-n", str(WORLD), sys.executable, __file__]
+    status = subprocess.run(command).returncode
+    sys.exit(status if status in (0, 2) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""ray broadcast: hang
+
+rank 1 did not return before the first call, at _new_process_group_helper (distributed_c10d.py:2169), called
+by _new_group_with_tag (distributed_c10d.py:6056); ranks 0 and 2 finished
+Promised: a legal program ends
+Seen with ray 2.60.0, torch 2.13.0+cpu, ray.util.collective over gloo, 3 ranks.
+
+    python repro.py
+
+Exit status: 1 the bug is there (or a rank crashed or hung), 0 it is not, 2 a rank raised something else.
+"""
+
+import contextlib
+import io
+import sys
+import traceback
+
+import torch
+import ray
+from ray.util import collective
+
+WORLD = 3
+DEADLINE = 30  # seconds: a rank that takes longer hangs
+
+
+def run(rank):
+    if rank in [1, 2]:
+        collective.init_collective_group(2, [1, 2].index(rank), "gloo", "group")
+    if rank not in [1, 2]:
+        return False
+    x = torch.arange(1.0) * WORLD + rank + 1
+    collective.broadcast(x, 1, "group")
+    return False
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+
+
+def worker(rank):
+    collective.init_collective_group(WORLD, rank, "gloo")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        wrong = run(rank)
+    return bool(wrong), said.getvalue()
+
+
+def main():
+    print("ray", ray.__version__, "torch", torch.__version__, flush=True)
+    try:
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)
+    ranks = [worker.remote(rank) for rank in range(WORLD)]
+    status = 0
+    for rank, result in enumerate(ranks):
+        try:
+            wrong, said = ray.get(result, timeout=DEADLINE)
+        except ray.exceptions.RayTaskError:
+            traceback.print_exc()
+            sys.exit(2)
+        except ray.exceptions.GetTimeoutError:
+            print(f"rank {rank} did not return within {DEADLINE} s", flush=True)
+            sys.exit(1)
+        except ray.exceptions.WorkerCrashedError as error:
+            print(f"rank {rank}: {error}", flush=True)
+            sys.exit(1)
+        print(said, end="", flush=True)
+        status |= wrong
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
