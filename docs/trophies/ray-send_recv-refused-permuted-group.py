@@ -56,7 +56,7 @@ def worker(rank):
 def main():
     print("ray", ray.__version__, "torch", torch.__version__, flush=True)
     try:
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        ray.init(num_cpus=WORLD, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     except Exception:
         traceback.print_exc()
         sys.exit(2)

@@ -86,9 +86,7 @@ def test_a_compiled_program_has_all_ranks_in_every_call() -> None:
 @pytest.mark.parametrize(("kind", "status"), [("wrong result", 0), ("input changed", 1)])
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: int) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with (
-        tempfile.TemporaryDirectory() as short
-    ):  # for the names of sockets, which the test's own folder is too long for
+    with tempfile.TemporaryDirectory() as short:  # a socket's name may not be long
         monkeypatch.setenv("RAY_TMPDIR", short)
         done = run(tmp_path, written(op_case("reduce_scatter", (3,), backend="ray"), kind))
     assert done.returncode == status, done.stdout + done.stderr
