@@ -11,6 +11,7 @@ from fuzz.backends.base import Backend
 
 BUILT_IN: Final = {
     "gloo": "fuzz.backends.gloo:Gloo",
+    "dtensor": "fuzz.backends.dtensor:DTensor",
     "functional": "fuzz.backends.functional:Functional",
     "mpich": "fuzz.backends.mpi:Mpich",
     "nccl": "fuzz.backends.nccl:Nccl",
