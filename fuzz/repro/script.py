@@ -75,7 +75,7 @@ def lines(
     imports: Sequence[str] = (),
 ) -> list[str]:
     """The lines of a script called `file`, with `last` before its end and `imports` among its imports."""
-    writer = written_by or dialect(case.backend)
+    writer = written_by or dialect(parse(case.backend).what)
     _refuse(case, writer)
     told_of, failures = failures, _seen(failures)
     relations = {f"{relation.name} differs" for relation in case.relations}
