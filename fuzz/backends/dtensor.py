@@ -8,13 +8,16 @@ such. Those are met on the way through a Shard, which splits any size.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.case import WORLD, Call, Case
 from corpus.contract import Contract, OpContract, Promise
 from corpus.flags import Flag, Scope
+from fuzz.backends.base import Place
 from fuzz.backends.c10d import C10d
 from fuzz.backends.gloo import CONTRACT as GLOO
 from fuzz.backends.gloo import Gloo
@@ -57,6 +60,12 @@ class DTensor(C10d):
     def contract(self, flags: Mapping[str, str]) -> Contract:
         """The same promises on every mesh and way, but for agreement of ranks in two dimensions."""
         return MATRIX if flags.get("mesh") == "2d" else CONTRACT
+
+    def open(self, place: Place) -> None:
+        """Join the default process group."""
+        # The first DTensor loads the compiler, which makes a folder for what it compiles: here, not one that stays.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path.cwd() / "inductor")
+        super().open(place)
 
     def prepare(self, case: Case) -> None:
         """Make the case's sub-groups, and its meshes: every rank makes every one."""

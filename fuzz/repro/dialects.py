@@ -250,6 +250,7 @@ def all_reduce({signature}):
 
 
 DIALECTS: Mapping[str, Callable[[], Dialect] | str] = {
+    "dtensor": "fuzz.repro.dialects_dtensor:DTensor",
     "functional": "fuzz.repro.functional:Functional",
     "gloo": Dialect,
     "mpich": "fuzz.repro.mpi:Mpich",
