@@ -356,7 +356,8 @@ class Call:
 
     `inputs` and `outputs` name tensors; the same names in both are an in-place call. `root`, `peer` and the rows of
     `splits` are ranks *within the group*. `splits[i][j]` is how many rows of dimension 0 group rank i sends to j.
-    `factor` belongs to premul_sum. `region` groups neighbouring calls (coalescing); `stream` is the CUDA stream.
+    `factor` belongs to premul_sum. Neighbouring calls of one `region` run as a unit (coalescing); `stream` is the CUDA
+    stream.
     `wait`: the work of an asynchronous call is waited for after the program's call of this index has been started
     (None: at once); of works that are due at the same time the newest is waited for first. The rank of the group
     `late` begins the call LATE_SECONDS late.

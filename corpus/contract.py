@@ -76,6 +76,8 @@ class Contract:
     """By what is wrong with a program (`corpus.case.ILLEGAL`): the collectives that raise then, on every rank that can
     know of it. Absent: nothing is promised.
     """
+    regions: Promise[tuple[str, ...]] = Promise((), "default: no calls are grouped")
+    """Collectives of which several can be one region: of one group, dtype and reduce op."""
     permuted_groups: Promise[bool] = Promise(False, "default: a group has its ranks in ascending order")
     """A group can have its ranks in any order, which is then the order of its own ranks."""
     bool_reduction: Promise[bool] = Promise(True, "default: bool is a number of 0 and 1, and a sum is an or")

@@ -83,6 +83,8 @@ def describe_call(call: Call) -> str:
     if call.async_op:
         arguments.append("async_op=True")
     text = f"{call.op}({', '.join(argument for argument in arguments if argument)})"
+    if call.region is not None:
+        text += f", in region {call.region}"
     if call.wait is not None:
         text += f", waited for after call {call.wait}"
     return text + (f", rank {call.late} of the group late" if call.late is not None else "")

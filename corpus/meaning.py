@@ -68,6 +68,17 @@ def holders(case: Case, name: str) -> tuple[int, ...]:
     return tuple(sorted({rank for rank, use in everywhere if name in use.inputs + use.outputs}))
 
 
+def region(program: tuple[Call, ...], index: int) -> range:
+    """Indices of the calls that run as a unit with the program's call `index`: its region, or the call alone."""
+    number, first, last = program[index].region, index, index
+    if number is not None:
+        while first > 0 and program[first - 1].region == number:
+            first -= 1
+        while last + 1 < len(program) and program[last + 1].region == number:
+            last += 1
+    return range(first, last + 1)
+
+
 def overwrites(case: Case) -> bool:
     """Whether some call may write a tensor that an earlier one has used, so that it holds two things in turn."""
     for rank in range(case.world.size):
@@ -242,6 +253,7 @@ def _check_legal(case: Case) -> None:
         _check_arity(case, call, where)
         _check_sizes(case, call, where)
         _check_flight(case, index, where)
+        _check_region(case, index, where)
     Flow(case)
 
 
@@ -253,8 +265,8 @@ def _check_illegal(case: Case) -> None:
     for rank in range(case.world.size):
         for index, call in enumerate(case.calls(rank)):
             where = f"rank {rank}, call {index} {call.op}"
-            if call.local:
-                raise CaseError(f"{where}: an illegal program has no local computations")
+            if call.local or call.region is not None:
+                raise CaseError(f"{where}: an illegal program has no local computations and no regions")
             _check_arity(case, call, where)
             size = len(case.ranks(call))
             if call.splits is not None and (
@@ -387,10 +399,40 @@ def _check_flight(case: Case, index: int, where: str) -> None:
         if flying.wait is None or flying.wait < index:
             continue
         for rank in range(case.world.size):
-            use, own = uses(case, flying, rank), uses(case, case.program[index], rank)
-            clash = {*use.outputs} & {*own.inputs, *own.outputs} | {*own.outputs} & {*use.inputs}
+            clash = _clash(uses(case, flying, rank), uses(case, case.program[index], rank))
             if clash:
                 raise CaseError(f"{where}: {min(clash)} is in use by program[{earlier}] until it is waited for")
+
+
+def _check_region(case: Case, index: int, where: str) -> None:
+    """A region stands in one piece. What its calls give is settled at its end: none uses what another one writes."""
+    call = case.program[index]
+    if call.region is None:
+        return
+    if call.local or call.wait is not None:
+        raise CaseError(f"{where}: a region has no local computations, and its works are waited for at its end")
+    for earlier, other in enumerate(case.program[:index]):
+        if other.region != call.region:
+            continue
+        if earlier not in region(case.program, index):
+            raise CaseError(f"{where}: region {call.region} has ended after program[{earlier}]")
+        if _unit(case, other) != _unit(case, call):
+            raise CaseError(f"{where}: the calls of a region agree in all but their tensors and ranks")
+        for rank in case.ranks(call):
+            clash = _clash(uses(case, other, rank), uses(case, call, rank))
+            if clash:
+                raise CaseError(f"{where}: {min(clash)} is in use by program[{earlier}] until the end of the region")
+
+
+def _unit(case: Case, call: Call) -> tuple[object, ...]:
+    """What the calls of a region have in common."""
+    dtypes = {case.tensor(name).spec.dtype for name in call.inputs}
+    return call.op, call.group, call.reduce_op, call.factor, call.async_op, dtypes
+
+
+def _clash(first: Use, second: Use) -> set[str]:
+    """Tensors that one of two calls writes and the other one uses."""
+    return {*first.outputs} & {*second.inputs, *second.outputs} | {*second.outputs} & {*first.inputs}
 
 
 @dataclass(frozen=True, slots=True)

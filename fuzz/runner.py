@@ -168,8 +168,10 @@ class Runner:
             if any((spec.payload is None) != promise.returned for spec in given):
                 who = "returns its outputs" if promise.returned else "writes to outputs that the caller allocated"
                 raise NotRun(f"{call.op}: {backend.name} {who}")
-            if call.region is not None or call.stream:
-                raise NotRun(f"{call.op}: this version runs no grouped regions and no streams")
+            if call.region is not None and call.op not in contract.regions.value:
+                raise NotRun(f"{call.op}: {backend.name} has {', '.join(contract.regions.value) or 'none'} in regions")
+            if call.stream:
+                raise NotRun(f"{call.op}: this version runs no streams")
         if case.illegal is not None:
             self._refuse_illegal(case, contract, backend)
         elsewhere = {"cpu"} if case.illegal == "device" else set()

@@ -268,11 +268,13 @@ def _simpler(case: Case) -> Iterator[Variation]:
 
 
 def _prompt(call: Call) -> Iterator[tuple[str, str, Call]]:
-    """The call, waited for at once or begun on time."""
+    """The call, waited for at once, begun on time, or in no region."""
     if call.wait is not None:
         yield "wait", "at once", replace(call, wait=None)
     if call.late is not None:
         yield "late", "-", replace(call, late=None)
+    if call.region is not None:
+        yield "region", "-", replace(call, region=None)
 
 
 def _regrouped(case: Case, group: Group) -> Iterator[tuple[str, str, Callable[[], Case]]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from corpus.case import Case
 from corpus.contract import Contract
-from corpus.meaning import uses
+from corpus.meaning import region, uses
 from oracles.failure import RefusalFailure
 from oracles.observation import Observation, Status
 from oracles.text import ranks_text
@@ -85,8 +85,9 @@ def _holdouts(case: Case, index: int, observations: Sequence[Observation]) -> li
 
 
 def _tensors(case: Case, index: int, rank: int) -> tuple[str, ...]:
-    use = uses(case, case.program[index], rank)
-    return use.inputs + use.outputs
+    """What a rank passes to a call, or to the calls of its region: they are refused together."""
+    together = [uses(case, case.program[place], rank) for place in region(case.program, index)]
+    return tuple(name for use in together for name in use.inputs + use.outputs)
 
 
 def _did(seen: Observation) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from hypothesis.strategies import DrawFn
@@ -29,6 +30,7 @@ _READS: Final = Choice("read again", (0, 0, 0, 1, 1, 1, 2, 3))
 _LOCAL: Final = Choice("local", (*(None,) * 5, "copy", "negate", "double"))
 _INTO: Final = Choice("buffer again", (False, True))
 _WAIT: Final = Choice("wait", (*(0,) * 6, 1, 2, 4))
+_REGION: Final = Choice("region", (False, True))
 
 _PUNCTUAL: Final = 60
 """A call is on time this many times as often as any one rank is late: each late rank costs a twentieth of a second."""
@@ -41,7 +43,8 @@ class Link:
     `company`: its group is its own, that of the last call ("same"), or another group of the same ranks ("twin").
     `like`: it is the last call again, on other data. `reads`: its inputs are new (0), or the n-th newest tensors that
     fit; `local` is computed of them before. `into`: its outputs are those of an earlier call, where they fit. `wait`:
-    how many more calls are begun before it is waited for. `late`: the group rank that begins late.
+    how many more calls are begun before it is waited for. `late`: the group rank that begins late. `region`: it is one
+    region with the last call.
     """
 
     company: str
@@ -51,11 +54,12 @@ class Link:
     into: bool
     wait: int
     late: int | None
+    region: bool = False
 
 
-def draw_link(draw: DrawFn, world: int, *, several: bool) -> Link:
-    """Draw a link for a call in a world of `world` ranks, in a program that may have `several` calls; every choice is
-    plain first.
+def draw_link(draw: DrawFn, world: int, *, several: bool, regions: bool) -> Link:
+    """Draw a link for a call in a world of `world` ranks, in a program that may have `several` calls, and `regions`;
+    every choice is plain first.
     """
     late = choose(draw, "late", (*(None,) * _PUNCTUAL, *range(min(world, 8))))
     if not several:
@@ -68,6 +72,7 @@ def draw_link(draw: DrawFn, world: int, *, several: bool) -> Link:
         into=_INTO.draw(draw),
         wait=_WAIT.draw(draw),
         late=late,
+        region=regions and _REGION.draw(draw),
     )
 
 
@@ -224,3 +229,14 @@ def settle_waits(calls: Sequence[Call], delays: Mapping[int, int]) -> tuple[Call
         if last > index:
             settled[index] = replace(flying, wait=last)
     return tuple(settled)
+
+
+def settle_regions(case: Case, joining: Sequence[int]) -> tuple[Call, ...]:
+    """Let calls, by index, run as a unit with the call before, where that is legal."""
+    for index in joining:
+        before, call = case.program[index - 1 : index + 1]
+        number = index if before.region is None else before.region
+        unit = (replace(before, region=number), replace(call, region=number))
+        program = (*case.program[: index - 1], *unit, *case.program[index + 1 :])
+        case = legal(partial(replace, case, program=program), case.memory()) or case
+    return case.program

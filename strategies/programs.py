@@ -35,7 +35,7 @@ from strategies.calls import (
 from strategies.choose import MOST, choose, seldom
 from strategies.dtypes import draw_dtype
 from strategies.layouts import INPUTS, OUTPUTS, PLAIN, Plan, lay_out
-from strategies.links import Link, Past, Wanted, computed, draw_link, legal, settle_waits
+from strategies.links import Link, Past, Wanted, computed, draw_link, legal, settle_regions, settle_waits
 from strategies.payloads import draw_payload
 from strategies.relations import RELATIONS, Origin, draw_relation
 from strategies.shapes import draw_arrangement, shape_of
@@ -106,6 +106,8 @@ class Program:
         """Name and ranks of the last call's group."""
         # By index of a call: how many more calls are begun before it is waited for.
         self._delays: dict[int, int] = {}
+        # Indices of calls that are to be one region with the call before.
+        self._joining: list[int] = []
         self._spent: frozenset[str] = frozenset()
 
     def case(self, *built: Built) -> Case:
@@ -144,6 +146,8 @@ class Program:
         self.calls += (replace(call, late=late),)
         self.drawn += 1
         self.company = call.group, self.members(call)
+        if self.joined(link) is not None:
+            self._joining.append(len(self.calls) - 1)
         if call.async_op and link.wait:
             self._delays[len(self.calls) - 1] = link.wait
 
@@ -159,6 +163,11 @@ class Program:
             return self.groups.name(chosen)
         name, members = self.company
         return self.groups.twin(name, members) if link.company == "twin" else name
+
+    def joined(self, link: Link) -> Decisions | None:
+        """The last call, where a call with this link is to be one region with it."""
+        there = link.region and self.last is not None and self.last[0].op in self.space.contract.regions.value
+        return self.last[0] if there and self.last is not None else None
 
     def members(self, call: Call) -> Members:
         """Global ranks that take part in a call."""
@@ -195,9 +204,12 @@ class Program:
             self.tensors, self.calls, self.relations = case.tensors, case.program, case.relations
 
     def finish(self) -> None:
-        """Let asynchronous calls be waited for as late as was drawn."""
-        if self._delays:
-            self.calls = settle_waits(self.calls, self._delays)
+        """Let calls be regions where that was drawn, and other asynchronous ones be waited for late."""
+        if self._joining:
+            self.calls = settle_regions(replace(self.case(), relations=self.relations), self._joining)
+        delays = {index: delay for index, delay in self._delays.items() if self.calls[index].region is None}
+        if delays:
+            self.calls = settle_waits(self.calls, delays)
 
     def _linked(self, drawn: Decisions, link: Link) -> Built | None:
         """The call, with tensors of earlier calls; None where there are none that fit."""
@@ -342,11 +354,16 @@ def _call(draw: DrawFn, program: Program) -> None:
     op = choose(draw, "op", program.ops)
     contract = space.contract.ops[op]
     chosen = draw_members(draw, program.world, space.least_world(op), permuted=space.contract.permuted_groups.value)
-    link = draw_link(draw, program.world, several=space.max_calls > 1)
-    members, shared = program.place(chosen, link, space.least_world(op))
+    link = draw_link(draw, program.world, several=space.max_calls > 1, regions=bool(space.contract.regions.value))
+    joined = program.joined(link)
+    if joined is not None:
+        op, contract = joined.op, space.contract.ops[joined.op]
+    members, shared = program.place(chosen, link, space.least_world(op)) if joined is None else (joined.members, True)
     ranks = len(members)
     reduce_op = choose(draw, "reduce op", tuple(menu[op]))
     dtype = draw_dtype(draw, menu[op][reduce_op])
+    if joined is not None:
+        reduce_op, dtype = joined.reduce_op, joined.dtype
     itemsize = DTYPES[dtype].itemsize
     room = program.memory // (itemsize * tensor_count(op, contract, ranks))
     size = draw_size(draw, sizes(itemsize, space.thresholds, ranks, role(op), room))
@@ -367,7 +384,9 @@ def _call(draw: DrawFn, program: Program) -> None:
         (root + 1 + choose(draw, "peer", range(ranks - 1))) % ranks if op == "send_recv" and root is not None else None
     )
     like = program.last if link.like else None
-    group = program.name(chosen, link, shared=shared or like is not None)
+    group = program.name(chosen, link, shared=shared or like is not None) if joined is None else joined.group
+    if joined is not None:
+        async_op, factor = joined.async_op, joined.factor
     if like is not None:
         program.add(replace(like[0], group=group, async_op=async_op), link)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -93,6 +93,16 @@ class Backend(ABC):
         """
         returned = self.run(case, call, rank, tensors)
         return lambda: returned
+
+    def run_region(
+        self, case: Case, calls: Sequence[Call], rank: int, tensors: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """Run the calls of one region (all of one op, on one group) on this rank as a unit, and wait for all of them.
+
+        `tensors` and what is returned: as in `run`, of all calls. Raises what the library raises. Asked only of a
+        library whose contract has regions.
+        """
+        raise NotImplementedError(f"{self.name} groups no calls")
 
     def run_program(self, case: Case, rank: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Run the whole program on this rank, local computations included, in the case's mode, which is not eager.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,6 +83,26 @@ class C10d(Backend):
             return {}
 
         return wait
+
+    def run_region(
+        self, case: Case, calls: Sequence[Call], rank: int, tensors: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """Send and receive in one batch; coalesce other collectives. Every output is the caller's."""
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import _coalescing_manager
+
+        group, me = self.group(case, calls[0]), case.ranks(calls[0]).index(rank)
+        self._routes += [f"{self.process_group}:{call.op} in a region" for call in calls]
+        if calls[0].op == "send_recv":
+            batch = [part for call in calls for part in _point_to_point(call, me, tensors, group)]
+            for work in dist.batch_isend_irecv(batch) if batch else ():
+                work.wait()
+            return {}
+        with _coalescing_manager(group, async_ops=calls[0].async_op) as works:
+            for call in calls:
+                _CALLS[call.op](case, replace(call, async_op=False), me, tensors, group)
+        works.wait()
+        return {}
 
     def routes(self) -> tuple[str, ...]:
         """Process-group backend and collective of each call."""
@@ -223,6 +244,17 @@ def _send_recv(case: Case, call: Call, me: int, tensors: Tensors, group: Any) ->
         receive = dist.irecv if call.async_op else dist.recv
         return receive(tensors[call.outputs[0]], group=group, group_src=call.root)
     return None
+
+
+def _point_to_point(call: Call, me: int, tensors: Tensors, group: Any) -> list[Any]:
+    """This rank's part in a send_recv, for a batch."""
+    import torch.distributed as dist
+
+    if me == call.root:
+        return [dist.P2POp(dist.isend, tensors[call.inputs[0]], group=group, group_peer=call.peer)]
+    if me == call.peer:
+        return [dist.P2POp(dist.irecv, tensors[call.outputs[0]], group=group, group_peer=call.root)]
+    return []
 
 
 def _barrier(case: Case, call: Call, me: int, tensors: Tensors, group: Any) -> Any:

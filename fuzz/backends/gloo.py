@@ -147,6 +147,12 @@ CONTRACT = Contract(
         'torch 2.13 docstring of new_group, sort_ranks: "If False, preserve the caller-provided rank order so that '
         'position in the ranks list determines group rank."',
     ),
+    regions=Promise(
+        ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "send_recv"),
+        _docstring("_coalescing_manager", "Context manager used to coalesce collectives or P2P operations")
+        + "; of batch_isend_irecv: "
+        + '"NCCL, Gloo, and UCC backend are currently supported."',
+    ),
     reduce_others=Promise(
         "unspecified",
         _docstring("reduce", "Only the process with rank dst is going to receive the final result.")

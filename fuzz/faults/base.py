@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -114,6 +114,10 @@ class Fault(ABC):
         returned = self.run(turn)
         return lambda: returned
 
+    def run_region(self, turns: Sequence[Turn]) -> Tensors:
+        """Run the calls of a region, wrongly. By default one after another."""
+        return {name: tensor for turn in turns for name, tensor in self.run(turn).items()}
+
 
 class OfReturned(Fault):
     """A fault of an all_reduce that returns a new tensor and must leave its input alone."""
@@ -185,6 +189,13 @@ class Faulty(Backend):
             at_once = replace(call, async_op=False, wait=None)
             return self._fault.begin(Turn(self._backend, case, at_once, rank, tensors))
         return self._backend.begin(case, call, rank, tensors)
+
+    def run_region(self, case: Case, calls: Sequence[Call], rank: int, tensors: Tensors) -> Tensors:
+        """Run the calls of a region, wrongly where the fault is about them."""
+        case = self._fault.seen(case)
+        if calls[0].op in self._fault.ops:
+            return self._fault.run_region([Turn(self._backend, case, call, rank, tensors) for call in calls])
+        return self._backend.run_region(case, calls, rank, tensors)
 
     def close(self) -> None:
         """Leave the world."""

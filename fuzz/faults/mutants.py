@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from corpus.case import OPS
+from fuzz.backends.base import Backend
 from fuzz.faults.base import Fault, Peers, Tensors, Turn, flat, put
 
 
@@ -183,6 +184,34 @@ class BoolByte(Fault):
         return returned
 
 
+class RegionSwapped(Fault):
+    """The results of a region are handed out in another order."""
+
+    name = "region-swapped"
+    summary = "a region of all_reduces gives the first two, where they have one size, each other's results"
+    ops = ("all_reduce",)
+
+    @classmethod
+    def applies(cls, backend: Backend) -> bool:
+        """Whether the backend has regions."""
+        return "all_reduce" in backend.contract({}).regions.value
+
+    def run(self, turn: Turn) -> Tensors:
+        """Outside a region nothing is wrong."""
+        return turn.right()
+
+    def run_region(self, turns: Sequence[Turn]) -> Tensors:
+        """Swap the first two results."""
+        first = turns[0]
+        returned = first.backend.run_region(first.case, [turn.call for turn in turns], first.rank, first.tensors)
+        left, right = (turn.output(returned) for turn in (turns[0], turns[min(1, len(turns) - 1)]))
+        if left.numel() == right.numel():
+            kept = flat(left)
+            put(left, flat(right))
+            put(right, kept)
+        return returned
+
+
 FAULTS = (
     *(_wrong(op) for op in OPS if op != "barrier"),
     Refuses,
@@ -193,4 +222,5 @@ FAULTS = (
     AverageByReciprocal,
     Flushes,
     BoolByte,
+    RegionSwapped,
 )

@@ -12,7 +12,7 @@ import torch
 from corpus.case import LATE_SECONDS, Call, Case
 from corpus.codec import loads, text_digest
 from corpus.contract import Contract
-from corpus.meaning import Flow, uses
+from corpus.meaning import Flow, region, uses
 from fuzz.backends import make
 from fuzz.backends.base import Backend, Place
 from fuzz.faults import wrap
@@ -124,7 +124,10 @@ class Run:
                 if executor.rank in case.ranks(call):
                     if flow is not None:
                         self._save(flow, index, call)
-                    self._start(backend, index, call)
+                    if call.region is None:
+                        self._start(backend, index, call)
+                    elif (together := region(program, index))[-1] == index:
+                        self._region(backend, [program[place] for place in together])
                 self._finish(index, begun)
             if executor.device.type == "cuda":
                 self._library(lambda: torch.cuda.synchronize(executor.device))
@@ -182,18 +185,29 @@ class Run:
             if name in used and flow.overwritten(name, rank, index - 1) == index:
                 self.buffers[name].save(index)
 
+    def _given(self, call: Call) -> dict[str, torch.Tensor]:
+        """The views that this rank passes to a call, when it begins: late where that is asked for."""
+        rank = self.executor.rank
+        use = uses(self.case, call, rank)
+        if call.late is not None and self.case.ranks(call)[call.late] == rank:
+            time.sleep(LATE_SECONDS)
+        if not call.local:
+            self.poison(use.outputs)
+        views = {name: self.buffers[name].tensor for name in use.inputs + use.outputs}
+        return {name: view for name, view in views.items() if view is not None}
+
+    def _region(self, backend: Backend, calls: list[Call]) -> None:
+        """Run the calls of a region as a unit."""
+        given = {name: view for call in calls for name, view in self._given(call).items()}
+        self._keep(self._library(lambda: backend.run_region(self.case, calls, self.executor.rank, given)))
+
     def _start(self, backend: Backend, index: int, call: Call) -> None:
         """Begin a call; its work is pending until `_finish`."""
         rank = self.executor.rank
-        use = uses(self.case, call, rank)
-        views = {name: self.buffers[name].tensor for name in use.inputs + use.outputs}
-        given = {name: view for name, view in views.items() if view is not None}
-        if call.late is not None and self.case.ranks(call)[call.late] == rank:
-            time.sleep(LATE_SECONDS)
+        given = self._given(call)
         if call.local:
             _compute(call, given)
             return
-        self.poison(use.outputs)
         entered = time.monotonic()
         if call.wait is None:
             self._run(backend, index, call, given)

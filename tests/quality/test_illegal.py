@@ -177,7 +177,7 @@ def test_an_illegal_program_leaves_nothing_behind_for_the_next_one(runner):
         (replace(UNSUPPORTED, tensors=(Tensor("x", X),)), "gloo takes every dtype in the program"),
         (replace(PLAIN, illegal="device", programs=()), "every tensor is on cpu"),
         (replace(COUNT, fault="input-clobbered"), "faults are seeded in legal programs"),
-        (replace(COUNT, programs=((1, (replace(SUM, region=1),)),)), "no grouped regions"),
+        (replace(COUNT, programs=((1, (replace(SUM, region=1),)),)), "no regions"),
     ],
 )
 def test_what_is_not_illegal_here_is_not_run(runner, case, says):

@@ -8,11 +8,12 @@ from itertools import pairwise
 import pytest
 
 from corpus.case import LOCAL_OPS, OPS, REDUCE_OPS, Case
+from corpus.contract import Promise
 from corpus.dtypes import DTYPES
 from corpus.thresholds import FAMOUS, Threshold
 from strategies.cases import cases
 from strategies.relations import RELATIONS
-from tests.strategies.helpers import draws, find_any, fresh_space, gloo_space, specs
+from tests.strategies.helpers import GLOO, draws, find_any, fresh_space, gloo_space, specs
 
 SEEDS = range(2)
 T = FAMOUS.size
@@ -138,6 +139,11 @@ FEATURES = {
     "an input is overwritten after the call": _late_local,
     "a wait after the next call": lambda case: any(call.wait is not None for call in case.program),
     "waits in another order": _reversed_waits,
+    "works of two groups at once": lambda case: any(
+        one.wait is not None and two.async_op and two.group != one.group
+        for place, one in enumerate(case.program)
+        for two in case.program[place + 1 : (one.wait or 0) + 1]
+    ),
     "two groups of the same ranks": lambda case: (
         len({frozenset(group.ranks) for group in case.world.groups}) < len(case.world.groups)
     ),
@@ -160,6 +166,19 @@ FEATURES = {
 @pytest.mark.parametrize("key", SEEDS)
 def test_how_later_calls_go_on(feature, key):
     find_any(cases(gloo_space), FEATURES[feature], key=key, examples=3000)
+
+
+def test_regions_only_where_the_contract_has_them(round_of_gloo):
+    assert not any(call.region is not None for case in round_of_gloo for call in case.program)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "send_recv"])
+def test_regions(op):
+    def wanted(case):
+        return op in {call.op for call in case.program if call.region is not None}
+
+    space = replace(gloo_space, contract=replace(GLOO, regions=Promise(("all_reduce", "send_recv"), "a test")))
+    find_any(cases(space), wanted, examples=3000)
 
 
 @pytest.mark.parametrize("key", SEEDS)

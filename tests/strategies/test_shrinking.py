@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from corpus.case import CONTIGUOUS, OPS, Call, Case, Data, Group, Layout, Relation, Tensor, TensorSpec, World
+from corpus.contract import Promise
 from corpus.flags import Flag, Scope
 from strategies.cases import cases
-from tests.strategies.helpers import fresh_space, gloo_space, minimal, specs
+from tests.strategies.helpers import GLOO, fresh_space, gloo_space, minimal, specs
 
 T = 4_194_304
 
@@ -176,6 +177,15 @@ def test_the_fewest_calls(name, key):
     found, tried = minimal(cases(gloo_space), wanted, key=key)
     assert found == Case("gloo", World(2), tensors, program)
     assert tried < 300
+
+
+@pytest.mark.parametrize("key", range(3))
+def test_a_region(key):
+    space = replace(gloo_space, contract=replace(GLOO, regions=Promise(("all_reduce",), "a test")))
+    found, _ = minimal(cases(space), lambda case: any(call.region is not None for call in case.program), key=key)
+    assert found == Case("gloo", World(2), (X, X2), (replace(SUM, region=1), replace(SECOND, region=1)))
+    found, _ = minimal(cases(space), lambda case: len(_drawn(case)) > 1, key=key)
+    assert all(call.region is None for call in found.program)
 
 
 @pytest.mark.parametrize("key", range(3))
