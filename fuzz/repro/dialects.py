@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from corpus.case import WORLD, Call, Case
@@ -48,6 +48,23 @@ class Dialect:
     def call(self, case: Case, call: Call, names: Names) -> list[str]:
         """The lines of one call, as the ranks of its group run them."""
         return _CALLS[call.op](case, call, names)
+
+    def region(self, case: Case, calls: Sequence[Call], names: Sequence[Names]) -> list[str]:
+        """The lines of the calls of a region, as the ranks of their group run them."""
+        if calls[0].op == "send_recv":
+            return _batch(case, calls, names)
+        group = names[0].group.removeprefix(", ")
+        given = f"{group}{', ' if group else ''}async_ops={calls[0].async_op}"
+        lines = [
+            line
+            for call, each in zip(calls, names, strict=True)
+            for line in self.call(case, replace(call, async_op=False), each)
+        ]
+        return [
+            f"with dist.distributed_c10d._coalescing_manager({given}) as works:",
+            *(f"    {line}" for line in lines),
+            "works.wait()",
+        ]
 
     def new_group(self, name: str, ranks: list[int]) -> list[str]:
         """Lines that make the sub-group `name`, as every rank runs them."""
@@ -117,6 +134,20 @@ def main():
     codes = {{process.exitcode for process in ranks}}
     sys.exit(max(codes) if codes <= {{0, 2}} else 1)
 """
+
+
+def _batch(case: Case, calls: Sequence[Call], names: Sequence[Names]) -> list[str]:
+    """Sends and receives that are one batch; a rank that has none takes no part."""
+    lines = ["batch = []"]
+    for call, each in zip(calls, names, strict=True):
+        source, target = _global(case, call, call.root), _global(case, call, call.peer)
+        lines += [
+            f"if rank == {source}:",
+            f"    batch.append(dist.P2POp(dist.isend, {each.inputs}, {target}{each.group}))",
+            f"if rank == {target}:",
+            f"    batch.append(dist.P2POp(dist.irecv, {each.outputs}, {source}{each.group}))",
+        ]
+    return [*lines, "for work in dist.batch_isend_irecv(batch) if batch else []:", "    work.wait()"]
 
 
 def _done(text: str, call: Call) -> list[str]:

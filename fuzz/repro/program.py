@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corpus.case import LATE_SECONDS, WORLD, Call, Case
+from corpus.meaning import region
 from fuzz.repro.code import picked, view
 from fuzz.repro.data import Data
 from fuzz.repro.dialects import Dialect, Names
@@ -107,10 +108,31 @@ class Program:
 
         A result that the library returns is kept where a line of `used` asks for it.
         """
+        if call.region is not None:
+            # A region is written where its last call stands.
+            together = region(self.case.program, index)
+            return self._region(together) if together[-1] == index else []
         lines = self._local(call) if call.local else self._collective(index, call, used)
         if call.late is not None:
             lines = [f"if rank == {self.case.ranks(call)[call.late]}:", f"    time.sleep({LATE_SECONDS})", *lines]
         return self.guarded(self.case.ranks(call), lines)
+
+    def _region(self, together: Sequence[int]) -> list[str]:
+        calls = [self.case.program[index] for index in together]
+        late = [self.case.ranks(call)[call.late] for call in calls if call.late is not None]
+        lines = [line for rank in late for line in (f"if rank == {rank}:", f"    time.sleep({LATE_SECONDS})")]
+        names = [self._names(call, self.tensors.argument(call, "outputs")) for call in calls]
+        lines += self.dialect.region(self.case, calls, names)
+        return self.guarded(self.case.ranks(calls[0]), lines)
+
+    def _names(self, call: Call, outputs: Argument | None) -> Names:
+        """What a call's arguments are called; `outputs` None: nobody asks for them."""
+        return Names(
+            inputs=self.tensors.argument(call, "inputs").variable if call.inputs else "",
+            outputs=outputs.variable if outputs is not None else "",
+            me=self.me(call),
+            group=f", group={self.group(call)}" if self.group(call) else "",
+        )
 
     def _local(self, call: Call) -> list[str]:
         x, y = (self.tensors.argument(call, place).variable for place in ("inputs", "outputs"))
@@ -121,13 +143,7 @@ class Program:
         if outputs is not None and self.tensors.is_returned(outputs):
             asked = any(re.search(rf"\b{re.escape(outputs.variable)}\b", line) for line in used)
             outputs = outputs if asked else None
-        names = Names(
-            inputs=self.tensors.argument(call, "inputs").variable if call.inputs else "",
-            outputs=outputs.variable if outputs is not None else "",
-            me=self.me(call),
-            group=f", group={self.group(call)}" if self.group(call) else "",
-        )
-        lines = self.with_splits(call, self.dialect.call(self.case, call, names))
+        lines = self.with_splits(call, self.dialect.call(self.case, call, self._names(call, outputs)))
         if call.wait is None or not any(line.endswith(".wait()") for line in lines):
             return lines
         if index not in self._works:

@@ -18,10 +18,10 @@ _LISTS = {
     "outputs": frozenset({"all_gather", "gather", "all_to_all"}),
 }
 _WORDS = """
-MPI Process TYPES all_reduce averages base bits check collective contextlib dense dist error everyone faulthandler
-fresh funcol functools got group hashlib i inf io itertools joined key legal main me message modulo mpi4py
-multi_threaded_pg nan numbers os out part products program r rank ray repeat run said sent shift signal subprocess
-sums sys tempfile threading time timedelta told torch traceback want worker wrong
+all_reduce averages base batch bits check collective contextlib dense dist error everyone faulthandler fresh funcol
+functools got group hashlib i inf io itertools joined key legal main me message modulo MPI mpi4py multi_threaded_pg
+nan numbers os out part Process products program r rank ray repeat run said sent shift signal subprocess sums sys
+tempfile threading time timedelta told torch traceback TYPES want work worker works wrong
 """
 _TAKEN = frozenset(_WORDS.split()) | frozenset(dir(builtins))
 """Names that a script uses itself."""

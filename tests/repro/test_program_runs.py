@@ -51,6 +51,25 @@ def test_a_chain_that_is_right(tmp_path: Path, forked: Forked) -> None:
     assert done.stdout.count("y after all_reduce 2 of 2 is right") == 2
 
 
+REGIONS = {
+    "coalesced": [replace(SUM, inputs=(name,), outputs=(name,), region=0, async_op=True) for name in ("x", "y")],
+    "a batch": [
+        Call("send_recv", ("x",), ("z",), root=0, peer=1, region=0),
+        Call("send_recv", ("y",), ("z",), root=1, peer=0, region=0),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_a_region_that_is_right(name: str, tmp_path: Path, forked: Forked) -> None:
+    calls = REGIONS[name]
+    tensors = {"x": X, "y": X} if name == "coalesced" else {"x": X, "y": X, "z": OUT}
+    case = chain(*calls, **tensors)
+    done = forked(tmp_path, script(case, everything(case), title="a region"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("is right") == (4 if name == "coalesced" else 2)
+
+
 def test_a_relation_that_holds(tmp_path: Path, forked: Forked) -> None:
     entry = next(entry for entry in related() if entry.name == "related prefix")
     done = forked(tmp_path, script(entry.case, entry.failures, title="a prefix"))
