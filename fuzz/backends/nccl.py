@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from corpus.contract import Contract, OpContract, Promise
+from corpus.flags import Flag, Scope
 from corpus.thresholds import FAMOUS, Threshold
 from fuzz.backends.c10d import C10d
 from fuzz.backends.gpus import gpu_count
@@ -26,6 +27,27 @@ _REDUCE_OPS = {
 }
 
 
+def _variable(name: str, *values: str) -> Flag:
+    """A variable of NCCL's. Those that are numbers are read once a process and kept (src/misc/param.cc)."""
+    return Flag(name, values, Scope.PROCESS, f"NVIDIA NCCL user guide, environment variables, {name}")
+
+
+FLAGS = (
+    # Of the algorithms all collectives have only the ring; by collective: since NCCL 2.24 (parseList, src/graph).
+    _variable("NCCL_ALGO", "ring", "ring;allreduce:tree", "ring;allreduce:nvls,ring"),
+    # LL128 is right on some platforms only, so nobody is to force it.
+    _variable("NCCL_PROTO", "Simple", "LL", "^LL128"),
+    _variable("NCCL_P2P_DISABLE", "1"),
+    _variable("NCCL_SHM_DISABLE", "1"),
+    _variable("NCCL_NVLS_ENABLE", "0", "1"),
+    _variable("NCCL_CUMEM_ENABLE", "0", "1"),
+    _variable("NCCL_MIN_NCHANNELS", "1", "16"),
+    _variable("NCCL_MAX_NCHANNELS", "1", "2"),
+    _variable("NCCL_BUFFSIZE", "65536", "1048576"),
+    _variable("NCCL_LAUNCH_MODE", "PARALLEL", "GROUP"),
+)
+
+
 class Nccl(C10d):
     """torch.distributed over NCCL. Its contract has not met a GPU yet: see docs/gpus.md."""
 
@@ -33,6 +55,7 @@ class Nccl(C10d):
     summary = "torch.distributed over NCCL, one GPU a rank"
     process_group = "nccl"
     gpus_per_rank = 1
+    flags = FLAGS
     thresholds = (
         FAMOUS,
         Threshold(8 << 20, "bytes", "vLLM 0.33.0: CUSTOM all-reduce below 8 MiB, NCCL from there on"),
@@ -70,6 +93,11 @@ CONTRACT = Contract(
             True, 'docstring of all_reduce: "After the call tensor is going to be bitwise identical in all processes."'
         )
     },
+    regions=Promise(
+        ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"),
+        'torch 2.13 docstring of _coalescing_manager: "Context manager used to coalesce collectives or P2P operations". '
+        "Of batch_isend_irecv: as the first call of a group it is undefined unless all ranks take part, so it is left out",
+    ),
     permuted_groups=Promise(
         True,
         'torch 2.13 docstring of new_group, sort_ranks: "If False, preserve the caller-provided rank order so that '
