@@ -95,8 +95,8 @@ CONTRACT = Contract(
     },
     regions=Promise(
         ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"),
-        'torch 2.13 docstring of _coalescing_manager: "Context manager used to coalesce collectives or P2P operations". '
-        "Of batch_isend_irecv: as the first call of a group it is undefined unless all ranks take part, so it is left out",
+        'docstring of _coalescing_manager: "Context manager used to coalesce collectives or P2P operations"; '
+        "not send_recv: as a group's first call batch_isend_irecv is undefined unless all of its ranks take part",
     ),
     permuted_groups=Promise(
         True,
