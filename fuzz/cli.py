@@ -242,8 +242,19 @@ def export(
 
 
 @app.command()
-def backends() -> None:
+def backends(
+    check: Annotated[str | None, typer.Option(help="Try every cell of this one's contract; print the matrix.")] = None,
+    ray_address: RayAddress = None,
+) -> None:
     """List the libraries under test, whether they can run here, and their flags and faults."""
+    if check is not None:
+        from fuzz import conformance
+        from fuzz.environments import environments
+
+        pythons = {one.name: one.python for one in environments()}
+        matrix = conformance.check(check, pythons, ray_address=ray_address)
+        sys.stdout.write(conformance.markdown(matrix))
+        raise typer.Exit(matrix.exit_status)
     console = RichConsole(highlight=False, soft_wrap=True, markup=False)
     for name in BUILT_IN:
         backend = load(name)

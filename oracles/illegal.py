@@ -284,15 +284,20 @@ def _stuck(stuck: Sequence[Observation]) -> str:
     )
 
 
+def accepted(finished: Sequence[Observation]) -> str:
+    """Whether the result is right where a dtype that the contract does not list was accepted; "" where nothing says."""
+    outputs = [entry for seen in finished for entry in seen.reports.get("numeric", {}).get("outputs", ())]
+    if any(entry["wrong"] or entry["form"] for entry in outputs):
+        return "the result is wrong"
+    unspecified = any(entry["judged"].get("unspecified", 0) for entry in outputs)
+    return "the result is right" if outputs and not unspecified else ""
+
+
 def _accepted(case: Case, finished: Sequence[Observation]) -> str:
     """What ranks hold that accepted an illegal program, and what they changed that was not theirs."""
     parts = []
     if case.illegal == "unsupported dtype":
-        outputs = [entry for seen in finished for entry in seen.reports.get("numeric", {}).get("outputs", ())]
-        if any(entry["wrong"] or entry["form"] for entry in outputs):
-            parts.append("and the result is wrong")
-        elif outputs and not any(entry["judged"].get("unspecified", 0) for entry in outputs):
-            parts.append("and the result is right")
+        parts += [f"and {text}"] if (text := accepted(finished)) else []
     held = {seen.rank: _report(seen).get("held", {}) for seen in finished}
     parts += [
         f"rank {rank}'s {name} is {text}" for rank, outputs in held.items() for name, text in outputs.items() if text

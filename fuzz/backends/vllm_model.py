@@ -72,7 +72,9 @@ class VllmModel(C10d):
         )
 
     def run(self, case: Case, call: Call, rank: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Call the registered operator."""
+        """Call the registered operator. Raises ValueError for another reduce op than sum: the operator takes none."""
+        if call.reduce_op != "sum":
+            raise ValueError(f"the operator sums, and cannot be asked for {call.reduce_op}")
         operator, arguments = self.operator(case, call, rank, tensors)
         x, _, threshold = arguments
         _GROUPS["tp"] = self.group(case, call)
