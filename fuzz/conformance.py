@@ -6,6 +6,7 @@ it). What the contract does not list is an illegal program ("unsupported dtype")
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,6 +31,7 @@ from corpus.dtypes import DTYPES
 from fuzz.backends.base import Backend
 from fuzz.runner import Outcome, Runner
 from oracles.errors import first_line
+from oracles.failure import Verdict
 from oracles.illegal import accepted
 from oracles.observation import Status as Ended
 from strategies.calls import LISTS, WHOLE, gives_list, in_place, shapes, split_matrix, takes_list
@@ -294,7 +296,9 @@ def settle(runner: Runs, trial: Trial) -> tuple[Cell, Outcome | None]:
     if judgement.lost:
         status, reason = Status.LOST, judgement.lost
     elif bugs:
-        status, reason = Status.WRONG, f"{bugs[0].kind}: {bugs[0].message}"
+        status, reason = Status.WRONG, bugs[0].kind
+        # Where a process happened to be when it died is no matter of the contract.
+        reason += f": {bugs[0].message}" if bugs[0].verdict is not Verdict.DEAD else ""
     elif judgement.refused:
         raised = [seen for seen in outcome.observations if seen.status is Ended.RAISED]
         status, reason = Status.REFUSED, first_line(raised[0]) if raised else ""
@@ -385,9 +389,14 @@ def _seen(runner: Runs, case: Case) -> str:
     return _line(" / ".join(dict.fromkeys(ends)))
 
 
+_VARIES: Final = re.compile(r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+ | at 0x[0-9a-f]+|:\d+\$\d+")
+"""What differs in every run: glog's severity, date and time, where a Python object lies, and gloo's ports."""
+
+
 def _line(text: str) -> str:
-    """One short line, fit for a table."""
-    return " ".join(text.split())[:300].replace("|", "\\|")
+    """One short line, fit for a table and the same in every run."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in " ".join(_VARIES.sub("", text).split()))
+    return plain[:300].replace("|", "\\|")
 
 
 _SYMBOLS: Final = {
@@ -451,17 +460,21 @@ def _flags(effects: Iterable[Effect]) -> list[str]:
 
 
 def _notes(cells: Iterable[Cell]) -> list[str]:
-    """Reasons, and the cells that share each; of refusals, which are many, how many."""
-    shared: dict[tuple[Status, bool, str], list[Cell]] = {}
+    """Reasons, and the cells that share each. Of what is wrong, which differs by its data, the first of each kind and
+    collective; of refusals, which are many, how many.
+    """
+    shared: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         if cell.reason:
-            shared.setdefault((cell.status, cell.declared, cell.reason), []).append(cell)
+            what: tuple[str, ...] = (cell.reason,)
+            if cell.status is Status.WRONG:
+                what = (cell.table, cell.row.split()[0], cell.reason.partition(":")[0])
+            shared.setdefault((_symbol(cell.status, cell.declared), *what), []).append(cell)
     lines = []
-    for status in Status:
-        for (its, declared, reason), group in shared.items():
-            if its is status:
-                where = _places(group) if status is not Status.REFUSED else f"{len(group)} cells"
-                lines.append(f"- {_symbol(status, declared)} {status}: {reason.rstrip('.')}. {where}.")
+    for group in sorted(shared.values(), key=lambda group: list(Status).index(group[0].status)):
+        first = group[0]
+        where = _places(group) if first.status is not Status.REFUSED else f"{len(group)} cells"
+        lines.append(f"- {_symbol(first.status, first.declared)} {first.status}: {first.reason.rstrip('.')}. {where}.")
     return ["## Reasons", "", *lines, ""] if lines else []
 
 

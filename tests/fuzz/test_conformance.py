@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from corpus.case import Case
+from corpus.case import Case, CaseError
 from corpus.contract import Contract
 from corpus.flags import Flag, Scope
 from fuzz.backends import UnknownBackend, load
@@ -195,6 +195,16 @@ def test_the_page() -> None:
     page = markdown(Matrix("toy", "a toy", CELLS, (Effect("FAST", "call", ("1",)),), (("toy", "1.0"),)))
     assert page.startswith("# toy\n\na toy.\n\nVersions: toy 1.0.\n")
     assert page[page.index("## Dtypes") :] == PAGE
+
+
+def test_a_reason_is_the_same_in_every_run() -> None:
+    class Refuses:
+        def run(self, case: Case) -> Outcome:
+            raise CaseError("[rank0]:[F1207 11:03:55.693089662 group.cpp:1]\nnot\x01 that | <op at 0x7f00>")
+
+    cell, _ = settle(Refuses(), trial(Gloo(), FORM_TABLE, "barrier", "plain"))  # type: ignore[arg-type]
+    assert cell.reason == "[rank0]:[group.cpp:1] not? that \\| <op>"
+    assert cell.status is Status.NEVER_RUN
 
 
 @pytest.mark.parametrize(
