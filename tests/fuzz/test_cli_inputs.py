@@ -32,7 +32,10 @@ def cclfuzz(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run", "--backend", "carrier-pigeon"], "backend 'carrier-pigeon': one of gloo, functional, mpich, nccl"),
+        (
+            ["run", "--backend", "carrier-pigeon"],
+            "backend 'carrier-pigeon': one of gloo, dtensor, functional, mpich, nccl",
+        ),
         (["run", "--world", "two"], "world 'two': sizes such as 2,3"),
         (["run", "--world", "0"], "world '0': 1 to 64 ranks"),
         (["run", "--world", "65"], "world '65': 1 to 64 ranks"),
